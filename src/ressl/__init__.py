@@ -1,0 +1,1 @@
+"""ReSSL: relational self-supervised learning."""

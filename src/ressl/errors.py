@@ -1,0 +1,22 @@
+"""The one error a user is meant to see.
+
+Ground floor of the house: every room may import it. The command line prints the message as one
+sentence and exits with code 2; in Python it is an ordinary exception.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ResslError(Exception):
+    """Something the user can mend. The message is one sentence that names the fix."""
+
+
+def unknown(kind: str, given: object, known: Iterable[str]) -> ResslError:
+    """The error for a name that does not exist, offering the nearest one that does."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}."
+    return ResslError(f"unknown {kind} '{given}'; {hint}")

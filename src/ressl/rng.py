@@ -1,0 +1,57 @@
+"""Randomness as a pure function of (seed, step, sample), never a hidden state.
+
+Every random number of a run - the order of an epoch, a crop box, the teacher's shuffle - is a hash of where it is
+used. So there is no generator to save: a resumed run, a captured CUDA graph, one process or eight, CPU or GPU all
+draw the same numbers, because they ask for the same coordinates.
+
+The hash is SplitMix64 (Steele, Lea and Flood, 2014). Ground floor: every room may import it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Streams keep draws for different purposes apart. A view's stream is VIEWS + its place among the views.
+ORDER, SHUFFLE, PARTS, EVALUATION, VIEWS = 0, 1, 2, 3, 16
+
+_GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15, the golden-ratio increment, as a signed 64-bit number
+_MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical shift right; torch's own is arithmetic on signed integers."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _MIX1
+    x = (x ^ _shift(x, 27)) * _MIX2
+    return x ^ _shift(x, 31)
+
+
+def _scalar(value: Tensor | int, device: torch.device) -> Tensor:
+    # full, not as_tensor: a fill can be captured in a CUDA graph, a copy from the host cannot.
+    return value if isinstance(value, Tensor) else torch.full((), value, dtype=torch.int64, device=device)
+
+
+def bits(seed: Tensor | int, step: Tensor | int, rows: Tensor, columns: int, stream: int) -> Tensor:
+    """64 random bits for each of ``rows`` (R, int64) and each column: R x columns, int64."""
+    device = rows.device
+    key = _mix(_scalar(seed, device) ^ _mix(_scalar(stream + 1, device) * _GAMMA))
+    key = _mix(key + _scalar(step, device))
+    key = _mix(key + rows)[:, None]  # R x 1
+    counter = torch.arange(1, columns + 1, dtype=torch.int64, device=device)
+    return _mix(key + counter * _GAMMA)
+
+
+def uniform(seed: Tensor | int, step: Tensor | int, rows: Tensor, columns: int, stream: int) -> Tensor:
+    """Uniform numbers in [0, 1): R x columns, float32 (24 random bits each)."""
+    return _shift(bits(seed, step, rows, columns, stream), 40).to(torch.float32) * 2.0**-24
+
+
+def permutation(seed: Tensor | int, step: Tensor | int, n: int, stream: int, device: torch.device | str) -> Tensor:
+    """A random permutation of 0..n-1, the same on every device."""
+    rows = torch.arange(n, dtype=torch.int64, device=device)
+    return torch.argsort(bits(seed, step, rows, 1, stream)[:, 0], stable=True)
