@@ -1,1 +1,31 @@
-"""ReSSL: relational self-supervised learning."""
+"""ReSSL: relational self-supervised learning.
+
+>>> import ressl
+>>> run = ressl.pretrain(data="photos/", out="runs/photos")     # doctest: +SKIP
+>>> model, transform = ressl.load("runs/photos")                 # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ressl.evaluating import evaluate
+    from ressl.loading import load
+    from ressl.pretraining import pretrain
+
+from ressl.errors import ResslError
+
+__version__ = "0.1.0"
+__all__ = ["ResslError", "evaluate", "load", "pretrain"]
+
+_LAZY = {"pretrain": "ressl.pretraining", "evaluate": "ressl.evaluating", "load": "ressl.loading"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import ressl` and `ressl --help` are quick."""
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'ressl' has no attribute '{name}'")

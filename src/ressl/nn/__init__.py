@@ -1,0 +1,21 @@
+"""Parts with state, each usable alone: backbones, heads, EMA teacher, memory queue, grouped batch norm, shuffle."""
+
+from ressl.nn.backbones import BACKBONES, STEMS, build_backbone
+from ressl.nn.batchnorm import GroupedBatchNorm2d, group_batch_norm
+from ressl.nn.ema import EMATeacher
+from ressl.nn.heads import ProjectionHead, l2_normalize
+from ressl.nn.queue import MemoryQueue
+from ressl.nn.shuffle import BatchShuffle
+
+__all__ = [
+    "BACKBONES",
+    "STEMS",
+    "BatchShuffle",
+    "EMATeacher",
+    "GroupedBatchNorm2d",
+    "MemoryQueue",
+    "ProjectionHead",
+    "build_backbone",
+    "group_batch_norm",
+    "l2_normalize",
+]

@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both make their own environment in
+# .venv first (once; again only when pyproject.toml changes).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types format clean
+
+demo: $(READY)  ## train and evaluate on generated pictures: no data, no GPU, about two minutes
+	$(BIN)/ressl demo
+
+test: $(READY) lint types  ## lint, types, and all tests that this machine can run
+	$(BIN)/pytest -n auto
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

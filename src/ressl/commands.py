@@ -1,0 +1,143 @@
+"""What each command of the command line does; one function per command, named like it."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any, get_type_hints
+
+from rich.console import Console
+from rich.table import Table
+
+from ressl import console
+from ressl.engine.loop import Rhythm
+from ressl.engine.signals import Interrupted
+from ressl.errors import ResslError
+from ressl.evaluating import evaluate as evaluate_run
+from ressl.evaluation.linear import LinearProtocol
+from ressl.pretraining import pretrain as pretrain_run
+from ressl.recipes import RECIPES, get_recipe
+from ressl.recipes.typed import convert
+from ressl.reproduce.ledger import write_record
+from ressl.runs import Run
+
+
+def demo(options: Namespace, changes: dict[str, Any]) -> int:
+    from ressl.demo import NAMES
+    from ressl.demo import demo as run_demo
+
+    changes = {key: getattr(options, key) for key in ("epochs", "seed") if getattr(options, key) is not None}
+    try:
+        with console.display() as shown:
+            result = run_demo(options.out, device=options.device, display=shown, **changes)
+    except Interrupted as stop:
+        return stop.exit_code
+    table = Table(title="top-1 accuracy on held-out pictures", title_justify="left")
+    table.add_column("features")
+    table.add_column("kNN", justify="right")
+    table.add_column("linear", justify="right")
+    for name, scores in result.scores.items():
+        style = "bold" if name == "ressl" else ""
+        table.add_row(NAMES[name], f"{scores['knn']:.1f} %", f"{scores['linear']:.1f} %", style=style)
+    _print(table)
+    print(f"{result.seconds:.0f} s in all. Look at:")
+    for path in result.figures:
+        print(f"  {path}")
+    print(f"  {result.run.path}/metrics.jsonl  (or: tensorboard --logdir {result.run.path}/tensorboard)")
+    return 0
+
+
+def pretrain(options: Namespace, changes: dict[str, Any]) -> int:
+    rhythm = Rhythm(
+        log_steps=_positive("--log-steps", options.log_steps),
+        checkpoint_minutes=convert(float, options.checkpoint_minutes, "--checkpoint-minutes"),
+        checkpoint_steps=convert(int, options.checkpoint_steps, "--checkpoint-steps"),
+    )
+    workers = None if options.workers is None else convert(int, options.workers, "--workers")
+    if workers is not None and workers < 0:
+        raise ResslError(f"--workers must be at least 0, not {workers}")
+    try:
+        with console.display(options.quiet) as shown:
+            run = pretrain_run(
+                options.recipe,
+                data=options.data,
+                out=options.out,
+                resume=options.resume,
+                device=options.device,
+                precision=options.precision,
+                workers=workers,
+                rhythm=rhythm,
+                display=shown,
+                **changes,
+            )
+    except Interrupted as stop:
+        return stop.exit_code
+    if not options.quiet:
+        facts, knn = run.facts, run.curve("knn")
+        print(f"trained in {facts['seconds']:.0f} s" + (f"; kNN {knn[-1][1]:.2f} %" if knn else ""))
+        print(f"run folder {run.path}; next: ressl evaluate {run.path}")
+    return 0
+
+
+def evaluate(options: Namespace, changes: dict[str, Any]) -> int:
+    hints = get_type_hints(LinearProtocol)
+    typed = {name: convert(hints[name], value, f"--{name.replace('_', '-')}") for name, value in changes.items()}
+    run = Run.open(options.run)
+    paper = run.recipe.paper.get("linear")
+    table = Table(title=f"{run.recipe.method} on {run.recipe.data}, top-1", title_justify="left")
+    for heading in ("protocol", "last", "best", "paper", "seconds"):
+        table.add_column(heading, justify="left" if heading == "protocol" else "right")
+    for protocol in options.protocol:
+        with console.display() as shown:
+            result = evaluate_run(
+                run,
+                protocol,
+                data=options.data,
+                device=options.device,
+                precision=options.precision,
+                again=options.again,
+                progress=lambda done, total, value, p=protocol, s=shown: s.progress(done, total, {"epoch": done, p: value}),
+                **(typed if protocol != "knn" else {}),
+            )
+        last = result.get("last", result.get("top1"))
+        best = f"{result['best']:.2f} (epoch {result['best_epoch']})" if "best" in result else ""
+        beside = f"{paper:.2f}" if paper is not None and protocol == "linear" else ""
+        table.add_row(protocol, f"{last:.2f}", best, beside, f"{result['seconds']:.1f}")
+    _print(table)
+    print(f"written to {run.path}/evaluation/")
+    return 0
+
+
+def recipes(options: Namespace, changes: dict[str, Any]) -> int:
+    if options.name:
+        print(get_recipe(options.name).to_json(), end="")
+        return 0
+    table = Table(title="recipes (paper: linear evaluation, top-1)", title_justify="left")
+    for heading in ("name", "what", "epochs", "batch", "queue", "tau_t / tau_s", "paper"):
+        table.add_column(heading, justify="left" if heading in ("name", "what") else "right", no_wrap=heading == "name")
+    for recipe in RECIPES.values():
+        o = recipe.options
+        taus = f"{o.get('teacher_temperature', 0.04)} / {o.get('student_temperature', 0.1)}"
+        paper = f"{recipe.paper['linear']:.2f}" if "linear" in recipe.paper else "-"
+        row = (recipe.name, recipe.summary, recipe.epochs, recipe.batch_size, f"{o['queue_size']:,}", taus, paper)
+        table.add_row(*map(str, row))
+    _print(table)
+    print("train one: ressl pretrain NAME; see all of it: ressl recipes NAME")
+    return 0
+
+
+def record(options: Namespace, changes: dict[str, Any]) -> int:
+    print(write_record(Run.open(options.run), options.into))
+    return 0
+
+
+def _positive(name: str, value: str) -> int:
+    number: int = convert(int, value, name)
+    if number < 1:
+        raise ResslError(f"{name} must be at least 1, not {number}")
+    return number
+
+
+def _print(table: Table) -> None:
+    # A pipe has no width; tables made for 80 columns there would break their cells.
+    Console(width=None if sys.stdout.isatty() else 120).print(table)

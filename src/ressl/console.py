@@ -1,0 +1,89 @@
+"""What the user sees while work goes on: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_SHOWN = (  # metric, how it is written
+    ("epoch", "epoch {:.1f}"),
+    ("loss", "loss {:.3f}"),
+    ("lr", "lr {:.4f}"),
+    ("images_per_second", "{:,.0f} img/s"),
+    ("knn", "kNN {:.1f} %"),
+)
+
+
+def summary(values: dict[str, float]) -> str:
+    return "  ".join(text.format(values[name]) for name, text in _SHOWN if name in values)
+
+
+class Lines:
+    """One line at most every ``seconds``, with the time left: for logs and pipes."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        self.seconds, self._start, self._first, self._last = seconds, time.monotonic(), -1, -1e9
+
+    def progress(self, done: int, total: int, values: dict[str, float]) -> None:
+        now = time.monotonic()
+        if self._first < 0:
+            self._start, self._first = now, done
+        if now - self._last < self.seconds and done < total:
+            return
+        self._last = now
+        left = (now - self._start) / max(done - self._first, 1) * (total - done)
+        print(f"step {done}/{total}  {summary(values)}  {_clock(left)} left", flush=True)
+
+    def message(self, text: str) -> None:
+        print(text, flush=True)
+
+
+class Bar:
+    """A bar with loss, learning rate, images/s, kNN and time left."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("training", total=None, values="")
+
+    def progress(self, done: int, total: int, values: dict[str, float]) -> None:
+        self._bar.update(self._task, completed=done, total=total, values=summary(values))
+
+    def message(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False, markup=False)
+
+
+class Silent:
+    def progress(self, done: int, total: int, values: dict[str, float]) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+@contextmanager
+def display(quiet: bool = False) -> Iterator[Lines | Bar | Silent]:
+    """The display that fits where the output goes."""
+    if quiet:
+        yield Silent()
+    elif not sys.stdout.isatty():
+        yield Lines()
+    else:
+        columns = (
+            SpinnerColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[values]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console()) as bar:
+            yield Bar(bar)
+
+
+def _clock(seconds: float) -> str:
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"

@@ -1,0 +1,156 @@
+"""Arrays of pictures: .npy mapped into memory, .npz read after a look at how much it would unpack to."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ressl.data.base import UNLABELLED, ArraySource
+from ressl.data.decode import shown
+from ressl.data.memory import ram
+from ressl.errors import ResslError
+
+_IMAGES = {"train": ("images", "x", "x_train"), "test": ("x_test", "images_test")}
+_LABELS = {"train": ("labels", "y", "y_train"), "test": ("y_test", "labels_test")}
+_SHAPES = "expected uint8 (or float in 0..1) of shape N x H x W x 3, N x 3 x H x W or N x H x W"
+
+
+def array_splits(path: Path) -> set[str]:
+    if path.suffix.lower() != ".npz":
+        return {"train"}
+    keys = set(_sizes(path))
+    return {split for split, names in _IMAGES.items() if keys & set(names)}
+
+
+def open_array(path: Path, split: str, name: str = "array") -> ArraySource:
+    if not path.is_file():
+        raise ResslError(f"there is no file {shown(path)}; give an array as .npy or .npz.")
+    if path.suffix.lower() == ".npz":
+        sizes = _sizes(path)
+        key = _first(_IMAGES[split], sizes)
+        if key is None:
+            wanted = "' or '".join(_IMAGES[split])
+            raise ResslError(f"{shown(path)} has no {split} split; expected an array called '{wanted}' in it.")
+        images = _pictures(_member(path, key, sizes[key]), path)
+        labels, classes = _labels(path, split, sizes)
+        if labels is not None and len(labels) != len(images):
+            raise ResslError(f"{shown(path)} has {len(images)} pictures but {len(labels)} labels ({split}).")
+        return ArraySource(name, images, labels, classes)
+    if split != "train":
+        raise ResslError(f"{shown(path)} has no {split} split; an .npz with x_test (and y_test) has one.")
+    try:
+        # Copy on write: the file stays untouched, and torch does not complain about memory it may not write.
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
+        raise _unreadable(path, error) from None
+    return ArraySource(name, _pictures(array, path))
+
+
+def _labels(path: Path, split: str, sizes: dict[str, int]) -> tuple[Tensor | None, list[str]]:
+    """Labels may be any integers: their sorted values in the training part are the classes, in both splits."""
+    train_key, key = _first(_LABELS["train"], sizes), _first(_LABELS[split], sizes)
+    if train_key is None or key is None:
+        return None, []
+    train = _integers(_member(path, train_key, sizes[train_key]), path)
+    known = np.unique(train[train != UNLABELLED])
+    values = train if key == train_key else _integers(_member(path, key, sizes[key]), path)
+    return _numbered(values, known, path), [str(value) for value in known]
+
+
+def _unreadable(path: Path, error: Exception) -> ResslError:
+    return ResslError(f"{shown(path)} cannot be read as an array: {shown(str(error))[:200]}.")
+
+
+def _first(names: Sequence[str], present: dict[str, int]) -> str | None:
+    return next((name for name in names if name in present), None)
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """The arrays in an .npz and the bytes each would take, read from their headers alone."""
+    try:
+        sizes = {}
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                if member.endswith(".npy"):
+                    with archive.open(member) as file:
+                        sizes[member.removesuffix(".npy")] = _declared_bytes(file)
+        return sizes
+    # zipfile raises RuntimeError for an encrypted member and NotImplementedError for an odd compression.
+    except Exception as error:
+        raise _unreadable(path, error) from None
+
+
+def _declared_bytes(file: IO[bytes]) -> int:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    size = dtype.itemsize
+    for side in shape:  # Python integers: a hostile shape must not overflow
+        size *= side
+    return size
+
+
+def _member(path: Path, key: str, size: int) -> NDArray[np.generic]:
+    if size > ram() // 2:
+        raise ResslError(
+            f"'{key}' in {shown(path)} unpacks to {size / 1e9:,.1f} GB, more than half of the memory here."
+        )
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            array: NDArray[np.generic] = arrays[key]
+        return array
+    except Exception as error:
+        raise _unreadable(path, error) from None
+
+
+def _pictures(array: NDArray[np.generic], path: Path) -> Tensor:
+    """N x 3 x H x W uint8, without a copy where the file already holds bytes."""
+    shape = array.shape
+    wrong = ResslError(f"{shown(path)} holds {array.dtype} of shape {shape}; {_SHAPES}.")
+    if array.dtype.kind == "f":
+        array = _to_bytes(array, path)
+    if array.dtype != np.uint8 or 0 in shape:
+        raise wrong
+    if len(shape) == 4 and shape[3] in (1, 3):
+        images = torch.from_numpy(array).permute(0, 3, 1, 2)
+    elif len(shape) == 4 and shape[1] in (1, 3):
+        images = torch.from_numpy(array)
+    elif len(shape) == 3 and shape[2] != 3:  # N x H x 3 is far more likely one picture, H x W x 3
+        images = torch.from_numpy(array)[:, None]
+    else:
+        raise wrong
+    return images.expand(-1, 3, -1, -1)
+
+
+def _to_bytes(array: NDArray[np.generic], path: Path, chunk: int = 1024) -> NDArray[np.uint8]:
+    out = np.empty(array.shape, dtype=np.uint8)
+    for start in range(0, len(array), chunk):
+        part = np.asarray(array[start : start + chunk], dtype=np.float32)
+        if not (part.min(initial=0) >= 0 and part.max(initial=0) <= 1):  # also false for not-a-number
+            raise ResslError(f"{shown(path)} holds floats outside 0..1; {_SHAPES}.")
+        out[start : start + chunk] = (part * 255 + np.float32(0.5)).astype(np.uint8)
+    return out
+
+
+def _integers(array: NDArray[np.generic], path: Path) -> NDArray[np.int64]:
+    if array.ndim == 2 and array.shape[1] == 1:  # as Keras stores them
+        array = array[:, 0]
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        raise ResslError(f"labels in {shown(path)} are {array.dtype} of shape {array.shape}; expected N integers.")
+    return array.astype(np.int64)
+
+
+def _numbered(values: NDArray[np.int64], known: NDArray[np.int64], path: Path) -> Tensor:
+    places = np.searchsorted(known, values)
+    places[values == UNLABELLED] = UNLABELLED
+    labelled = values != UNLABELLED
+    if not np.isin(values[labelled], known).all():
+        raise ResslError(f"{shown(path)} has test labels that do not occur among its training labels.")
+    return torch.from_numpy(places.astype(np.int64))

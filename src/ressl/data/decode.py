@@ -1,0 +1,169 @@
+"""Picture files in, RGB pixels out. Files come from anywhere: whatever is wrong with one becomes a BrokenImage."""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from ressl.errors import ResslError
+
+# Only these readers may look at a file, whatever its name says: Pillow's EPS reader, for one, starts Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
+
+# A small file can declare a huge picture (a decompression bomb). 128 megapixels pass every camera in use and keep
+# one decode below a gigabyte. Pillow's own limit only warns at first; ours is checked before any pixel is decoded.
+PIXEL_LIMIT = 128_000_000
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+_ORIENTATION = 0x0112  # the EXIF tag
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS = {5, 6, 7, 8}
+
+
+def shown(name: str | os.PathLike[str]) -> str:
+    """A file or class name fit for a one-line message: names may hold line breaks and bytes that are no text."""
+    text = os.fspath(name).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+class BrokenImage(ResslError):
+    """A picture that cannot be read: skipped, counted and listed by those who read many."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)  # both in args, so that it survives the way from a worker process
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)}: {self.reason}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not a picture (of the formats " + ", ".join(FORMATS) + ")"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return shown(f"{type(error).__name__}: {error}")[:200]
+
+
+class Picture:
+    """An opened file: its size is known before its pixels are decoded. Use it in a ``with``."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file: BinaryIO | None = None
+        try:
+            # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
+            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+            self._file = os.fdopen(handle, "rb")
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise BrokenImage(path, "not a regular file")
+            self._image = Image.open(self._file, formats=FORMATS)
+            width, height = self._image.size
+            if width * height > PIXEL_LIMIT:
+                raise BrokenImage(path, f"{width} x {height} pixels are more than the {PIXEL_LIMIT:,} allowed")
+            self._turn = self._orientation()
+        except Exception as error:
+            self.close()
+            raise self._broken(error) from None
+        self.height, self.width = (width, height) if self._turn in _SIDEWAYS else (height, width)
+
+    def __enter__(self) -> Picture:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _broken(self, error: Exception) -> BrokenImage:
+        return error if isinstance(error, BrokenImage) else BrokenImage(self.path, _reason(error))
+
+    def _orientation(self) -> int:
+        if self._image.format == "PNG" and "exif" not in self._image.info:
+            return 1  # Pillow would decode the whole file in search of a chunk behind the pixels
+        try:
+            return int(self._image.getexif().get(_ORIENTATION, 1))
+        except Exception:
+            return 1  # a damaged EXIF block is no reason to lose the picture
+
+    @property
+    def can_shrink(self) -> bool:
+        return self._image.format == "JPEG"
+
+    def load(self, shrink: int = 1) -> Image.Image:
+        """The first frame, upright, in RGB; where ``can_shrink``, at 1/2, 1/4 or 1/8 of the size, which is faster."""
+        try:
+            image: Image.Image = self._image
+            if shrink > 1 and self.can_shrink:
+                image.draft(None, (-(-image.width // shrink), -(-image.height // shrink)))
+            image = _rgb(image)
+            return image.transpose(_UPRIGHT[self._turn]) if self._turn in _UPRIGHT else image
+        except Exception as error:
+            raise self._broken(error) from None
+
+
+class Bitmap:
+    """Pixels already in memory, with the face of a Picture."""
+
+    can_shrink = False
+
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self.height, self.width = pixels.shape[:2]
+        self._pixels = pixels
+
+    def __enter__(self) -> Bitmap:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def load(self, shrink: int = 1) -> Image.Image:
+        return Image.fromarray(self._pixels)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    image.load()
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith(("I", "F")):  # 16 bits and more, which convert() would clip to 255
+        values = np.asarray(image)
+        if values.dtype.kind == "f":
+            values = np.nan_to_num(values) * (255.0 if values.max(initial=0) <= 1 else 1.0)
+        else:
+            values = np.minimum(values, 65535) // 256 if image.mode == "I" else values >> 8
+        return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")  # straight to RGB, Pillow warns about transparent palettes
+    return image.convert("RGB")
+
+
+def decode(path: str) -> NDArray[np.uint8]:
+    """The picture as H x W x 3."""
+    with Picture(path) as picture:
+        return np.array(picture.load())
+
+
+def header_size(path: str) -> tuple[int, int] | None:
+    """(height, width) without decoding the pixels; None where the file is broken."""
+    try:
+        with Picture(path) as picture:
+            return picture.height, picture.width
+    except BrokenImage:
+        return None

@@ -1,0 +1,154 @@
+"""Folders of picture files: flat, by class, or split into train and test. Files are listed, never opened.
+
+What counts, looking at a folder:
+    train/ beside test/, val/, valid/ or validation/  two splits, each of them flat or by class
+    train/ alone, or beside unlabelled/               one split
+    pictures directly in it                           unlabelled, whatever lies deeper
+    two or more subfolders with pictures              one class each, in sorted order
+    anything else with pictures below                 unlabelled
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from ressl.data.base import FileSource
+from ressl.data.decode import EXTENSIONS, shown
+from ressl.errors import ResslError
+
+TEST_NAMES = ("test", "val", "valid", "validation")
+UNLABELLED_NAMES = ("unlabelled", "unlabeled")
+_JUNK = {"__MACOSX", "lost+found"}
+
+
+def pictures(folder: str) -> Iterator[str]:
+    """Every picture file below ``folder``, in no particular order; hidden names and special files are left out.
+
+    Real folders are walked first and links to folders after, each only if it leads somewhere new: a loop ends, and a
+    link to a sibling does not take the sibling's pictures away.
+    """
+    seen: set[tuple[int, int]] = set()
+    todo, links = [folder], list[str]()
+    unreadable = []
+    while todo or links:
+        if not todo:
+            links.sort(reverse=True)
+            todo.append(links.pop())
+        here = todo.pop()
+        try:
+            found = os.stat(here)
+            if (found.st_dev, found.st_ino) in seen:
+                continue
+            seen.add((found.st_dev, found.st_ino))
+            entries = os.scandir(here)
+        except OSError as error:
+            unreadable.append(f"{shown(here)} ({error.strerror})")
+            continue
+        with entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name in _JUNK:
+                    continue
+                # The kind comes with the listing, so a plain file or folder costs no further system call.
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(entry.path)
+                elif entry.is_symlink():
+                    if entry.is_dir():
+                        links.append(entry.path)
+                    elif _is_picture(entry.name) and not _is_special(entry.path):
+                        yield entry.path
+                elif _is_picture(entry.name) and entry.is_file(follow_symlinks=False):
+                    yield entry.path
+    if unreadable:
+        more = f" and {len(unreadable) - 3} more" if len(unreadable) > 3 else ""
+        warnings.warn(f"left out because they cannot be read: {', '.join(unreadable[:3])}{more}", stacklevel=2)
+
+
+def _is_picture(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS)
+
+
+def _is_special(path: str) -> bool:
+    """A link to a FIFO, device or socket. A dangling link is none: it is listed, and later reported as broken."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _subfolders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith(".") and e.name not in _JUNK)
+
+
+def require_folder(root: Path) -> None:
+    try:
+        with os.scandir(root):
+            return
+    except FileNotFoundError:
+        raise ResslError(f"there is no folder {shown(root)}; give a folder of pictures.") from None
+    except NotADirectoryError:
+        raise ResslError(f"{shown(root)} is a file; give a folder of pictures, or an array as .npy or .npz.") from None
+    except OSError as error:
+        raise ResslError(f"the folder {shown(root)} cannot be read: {error.strerror}.") from None
+
+
+def split_folders(root: Path, test_names: Sequence[str] = TEST_NAMES) -> dict[str, Path]:
+    """Where each split lies; without a split layout the folder itself is "train".
+
+    ``test_names`` in order of preference. A class may be called train (bus, car, train): it is a split only beside a
+    test folder or alone.
+    """
+    require_folder(root)
+    names = {name.lower(): name for name in _subfolders(root)}
+    if "train" not in names:
+        return {"train": root}
+    train = root / names["train"]
+    for name in test_names:
+        if name in names:
+            return {"train": train, "test": root / names[name]}
+    return {"train": train} if names.keys() <= {"train", *UNLABELLED_NAMES} else {"train": root}
+
+
+def class_names(folder: Path) -> list[str]:
+    """The classes of one split, [] when it is unlabelled. Stops at the first picture of each, so it stays quick."""
+    with os.scandir(folder) as entries:
+        if any(_is_picture(e.name) and not e.name.startswith(".") and e.is_file() for e in entries):
+            return []
+    classes = [name for name in _subfolders(folder) if next(pictures(str(folder / name)), None) is not None]
+    return classes if len(classes) > 1 else []  # one class tells nothing apart
+
+
+def open_split(name: str, folder: Path, classes: list[str]) -> FileSource:
+    """The pictures of one split, labelled by their first folder when there are ``classes``."""
+    require_folder(folder)
+    paths = sorted(pictures(str(folder)))
+    if not paths:
+        expected = ", ".join(EXTENSIONS)
+        raise ResslError(f"there are no pictures in {shown(folder)}; expected files ending in {expected}.")
+    if not classes:
+        return FileSource(name, paths)
+    known = {label: place for place, label in enumerate(classes)}
+    start = len(os.path.join(folder, ""))
+    labels = torch.empty(len(paths), dtype=torch.int64)
+    for i, path in enumerate(paths):
+        label, separator, _ = path[start:].partition(os.sep)
+        if label not in known or not separator:
+            what = f"the class '{shown(label)}'" if separator else f"the picture {shown(label)} outside any class"
+            raise ResslError(f"{shown(folder)} has {what}, which the training pictures do not have; move it away.")
+        labels[i] = known[label]
+    return FileSource(name, paths, labels, classes)
+
+
+def open_folder(root: Path, split: str, name: str = "folder", test_names: Sequence[str] = TEST_NAMES) -> FileSource:
+    folders = split_folders(root, test_names)
+    if split not in folders:
+        raise ResslError(f"{shown(root)} has no {split} split; it would be a folder '{split}' beside a folder 'train'.")
+    # Labels mean the same in every split: those of the training pictures.
+    require_folder(folders["train"])
+    return open_split(name, folders[split], class_names(folders["train"]))

@@ -1,0 +1,192 @@
+"""A generated, labelled set of small pictures: the demo's data, and the tests'.
+
+The class is what is drawn. Colour, brightness, texture, place, size, tilt and background are drawn independently of
+it, and the figure is as often darker than its ground as brighter. So two pictures of a class share no pixels, and
+raw pixels do badly, while the outline is plain to anything that looks at edges.
+
+Figures are signed distance functions, hence smooth edges at any size. Per pixel there is only arithmetic that IEEE
+754 defines exactly (no sine, no exponential, no matrix product), so a seed gives the same bytes on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ressl.data.base import ArraySource
+from ressl.errors import unknown
+
+Floats = NDArray[np.float32]
+Distance = Callable[[Floats, Floats], Floats]  # below zero inside; the figure spans about -1..1
+
+SIZE = 32
+SPLITS = {"train": (4096, 1), "test": (1024, 2)}  # split -> how many, seed
+_CHUNK = 256  # pictures rendered at once: the working arrays stay in the cache
+_LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+
+
+def _disc(x: Floats, y: Floats) -> Floats:
+    return np.sqrt(x * x + y * y) - np.float32(0.95)
+
+
+def _ring(x: Floats, y: Floats) -> Floats:
+    return np.abs(np.sqrt(x * x + y * y) - np.float32(0.72)) - np.float32(0.24)
+
+
+def _crescent(x: Floats, y: Floats) -> Floats:
+    bite = np.sqrt((x - np.float32(0.5)) ** 2 + y * y) - np.float32(0.72)
+    return np.maximum(np.sqrt(x * x + y * y) - np.float32(1.0), -bite)
+
+
+def _frame(x: Floats, y: Floats) -> Floats:
+    side = np.maximum(np.abs(x), np.abs(y))
+    return np.abs(side - np.float32(0.66)) - np.float32(0.2)
+
+
+def _polygon(*corners: tuple[float, float]) -> Distance:
+    points = np.array(corners, dtype=np.float32)
+
+    def distance(x: Floats, y: Floats) -> Floats:
+        nearest = np.full_like(x, np.inf)
+        inside = np.zeros(x.shape, dtype=bool)
+        for (ax, ay), (bx, by) in zip(points, np.roll(points, -1, axis=0), strict=True):
+            ex, ey, px, py = bx - ax, by - ay, x - ax, y - ay
+            along = np.clip((px * ex + py * ey) / (ex * ex + ey * ey), 0, 1)
+            nearest = np.minimum(nearest, (px - ex * along) ** 2 + (py - ey * along) ** 2)
+            # Even-odd rule: a ray to the right crosses this edge.
+            inside ^= ((py >= 0) != (y - by >= 0)) & ((px * ey - py * ex < 0) == (ey > 0))
+        return np.where(inside, -np.sqrt(nearest), np.sqrt(nearest))
+
+    return distance
+
+
+_STAR = (
+    *((0.0, -1.05), (0.265, -0.365), (0.999, -0.324), (0.428, 0.139), (0.617, 0.849)),
+    *((0.0, 0.45), (-0.617, 0.849), (-0.428, 0.139), (-0.999, -0.324), (-0.265, -0.365)),
+)
+_CROSS = (
+    *((-0.3, -1.0), (0.3, -1.0), (0.3, -0.3), (1.0, -0.3), (1.0, 0.3), (0.3, 0.3)),
+    *((0.3, 1.0), (-0.3, 1.0), (-0.3, 0.3), (-1.0, 0.3), (-1.0, -0.3), (-0.3, -0.3)),
+)
+
+FIGURES: dict[str, Distance] = {
+    "disc": _disc,
+    "ring": _ring,
+    "crescent": _crescent,
+    "square": _polygon((-0.84, -0.84), (0.84, -0.84), (0.84, 0.84), (-0.84, 0.84)),
+    "frame": _frame,
+    "triangle": _polygon((0.0, -1.05), (1.0, 0.8), (-1.0, 0.8)),
+    "cross": _polygon(*_CROSS),
+    "star": _polygon(*_STAR),
+}
+CLASSES = list(FIGURES)
+
+
+class _Draw:
+    """Uniform numbers as float32. Only ``random`` of the bit generator is used: its stream is the stable one."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+
+    def __call__(self, low: float, high: float, *shape: int) -> Floats:
+        unit = self._generator.random(shape, dtype=np.float32)
+        return np.float32(low) + unit * np.float32(high - low)
+
+    def sign(self, n: int) -> Floats:
+        return np.where(self._generator.random(n) < 0.5, np.float32(-1), np.float32(1))
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        return np.argsort(self._generator.random(n), kind="stable")
+
+    def direction(self, n: int, turn: float) -> Floats:
+        """Unit vectors within ``turn`` turns either side of the x axis: n x 2."""
+        angle = self._generator.random(n) * 4 * np.pi * turn - 2 * np.pi * turn
+        # Rounded, because the last bit of a cosine differs between machines.
+        return np.round(np.stack([np.cos(angle), np.sin(angle)], 1), 6).astype(np.float32)
+
+
+def _colour(draw: _Draw, brightness: Floats, strength: float) -> Floats:
+    """Any hue at the given brightness: n x 3."""
+    tint = draw(-strength, strength, len(brightness), 3)
+    return brightness[:, None] + tint - (tint * _LUMA).sum(1, keepdims=True)
+
+
+def _ramp(draw: _Draw, x: Floats, y: Floats) -> Floats:
+    """A slow change across the picture in any direction, about -1..1."""
+    way = draw.direction(len(x), 0.5)[:, :, None, None]
+    return way[:, 0] * x + way[:, 1] * y
+
+
+def _pattern(draw: _Draw, x: Floats, y: Floats) -> Floats:
+    """Stripes or checks of any direction and width (triangle waves), -1..1; one of them fades into plain."""
+    n = len(x)
+    way = draw.direction(n, 0.5)[:, :, None, None]
+    waves, phase = draw(1.0, 3.5, n, 1, 1), draw(0.0, 1.0, 2, n, 1, 1)
+    one = np.abs(((way[:, 0] * x + way[:, 1] * y) * waves + phase[0]) % 2 - 1) * 2 - 1
+    two = np.abs(((way[:, 1] * x - way[:, 0] * y) * waves + phase[1]) % 2 - 1) * 2 - 1
+    kind = draw(0.0, 1.0, n, 1, 1)
+    return np.where(kind < 0.4, one, np.where(kind < 0.7, one * two, np.float32(0)))
+
+
+def _render(draw: _Draw, labels: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    n = len(labels)
+    axis = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * np.float32(2 / size) - 1
+    x, y = np.broadcast_arrays(axis[None, None, :], axis[None, :, None])
+    x, y = np.repeat(x, n, 0), np.repeat(y, n, 0)  # n x size x size, -1..1
+
+    # Where the figure stands: 50 to 85 % of the side wide, at most its outermost tenth beyond the border.
+    radius = draw(0.5, 0.85, n, 1, 1)
+    centre = draw(-1.0, 1.0, 2, n, 1, 1) * (np.float32(1.0) - np.float32(0.85) * radius)
+    tilt, mirror = draw.direction(n, 0.07)[:, :, None, None], draw.sign(n)[:, None, None]
+    u, v = (x - centre[0]) / radius, (y - centre[1]) / radius
+    u, v = (tilt[:, 0] * u + tilt[:, 1] * v) * mirror, tilt[:, 0] * v - tilt[:, 1] * u
+    distance = np.empty_like(u)
+    for label, figure in enumerate(FIGURES.values()):
+        chosen = labels == label
+        distance[chosen] = figure(u[chosen], v[chosen])
+    # One pixel of the picture is 2 / size wide, and the distance is in radii: coverage falls over that width.
+    cover = np.clip(np.float32(0.5) - distance * radius * np.float32(size / 2), 0, 1)[..., None]
+
+    # Figure and ground differ in brightness by at least a quarter of the range, either way round.
+    half = draw(0.13, 0.23, n) * draw.sign(n)
+    middle = draw(0.38, 0.62, n)
+    ground_colour, figure_colour = _colour(draw, middle - half, 0.25), _colour(draw, middle + half, 0.25)
+
+    # Slow light and shade lie over both alike: they move raw pixels as much as the figure does, and hide no edge.
+    shade = _ramp(draw, x, y)[..., None] * draw(-0.25, 0.25, n, 1, 1, 3)
+    for _ in range(4):
+        spot, width = draw(-1.0, 1.0, 2, n, 1, 1), draw(0.3, 0.7, n, 1, 1)
+        fall = 1 / (1 + ((x - spot[0]) ** 2 + (y - spot[1]) ** 2) / (width * width))
+        shade += (fall * fall)[..., None] * (draw(-0.35, 0.35, n, 1, 1, 1) + draw(-0.1, 0.1, n, 1, 1, 3))
+    ground = ground_colour[:, None, None, :] + shade + _pattern(draw, x, y)[..., None] * draw(-0.12, 0.12, n, 1, 1, 3)
+    figure = figure_colour[:, None, None, :] + shade + _pattern(draw, x, y)[..., None] * draw(-0.12, 0.12, n, 1, 1, 3)
+
+    picture = ground + cover * (figure - ground)
+    picture += draw(-1.0, 1.0, n, size, size, 3) * draw(0.0, 0.06, n, 1, 1, 1)
+    return (np.clip(picture, 0, 1) * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+
+
+def make_shapes(n: int, size: int = SIZE, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """``n`` pictures (n x 3 x size x size, uint8) and what they show (n, int64, an index into CLASSES).
+
+    The classes are equally frequent (to within one picture) and come in random order.
+    """
+    draw = _Draw(seed)
+    labels = (np.arange(n) % len(CLASSES))[draw.permutation(n)].astype(np.int64)
+    pictures = np.empty((n, size, size, 3), dtype=np.uint8)
+    for start in range(0, n, _CHUNK):
+        part = slice(start, min(start + _CHUNK, n))
+        pictures[part] = _render(draw, labels[part], size)
+    return torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
+
+
+def open_shapes(split: str = "train") -> ArraySource:
+    if split not in SPLITS:
+        raise unknown("split of shapes", split, SPLITS)
+    n, seed = SPLITS[split]
+    images, labels = make_shapes(n, SIZE, seed)
+    return ArraySource("shapes", images, labels, CLASSES)

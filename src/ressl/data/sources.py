@@ -1,0 +1,113 @@
+"""The front door to data: a name and a place in, pictures out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ressl.data.arrays import array_splits, open_array
+from ressl.data.base import UNLABELLED, ArraySource, FileSource, Source
+from ressl.data.decode import BrokenImage, shown
+from ressl.data.folders import open_folder, require_folder, split_folders
+from ressl.data.named import (
+    Opener,
+    file_splits,
+    imagenet_splits,
+    open_cifar10,
+    open_cifar100,
+    open_imagenet,
+    open_stl10,
+    open_tiny,
+    stl10_splits,
+    tiny_splits,
+)
+from ressl.data.shapes import open_shapes
+from ressl.errors import ResslError, unknown
+
+__all__ = [
+    "DATA_SETS",
+    "UNLABELLED",
+    "ArraySource",
+    "BrokenImage",
+    "DataSet",
+    "FileSource",
+    "Source",
+    "default_root",
+    "guess_data",
+    "open_source",
+    "pretrain_split",
+    "splits",
+]
+
+_BOTH = frozenset({"train", "test"})
+
+
+class DataSet(NamedTuple):
+    open: Opener
+    splits: Callable[[Path], set[str]]
+    pretrain: str = "train"  # the split to pre-train on
+    needs_root: bool = False  # the user must say where it is
+
+
+DATA_SETS: dict[str, DataSet] = {
+    "array": DataSet(lambda root, split, download: open_array(root, split), array_splits, needs_root=True),
+    "cifar10": DataSet(open_cifar10, file_splits),
+    "cifar100": DataSet(open_cifar100, file_splits),
+    "folder": DataSet(
+        lambda root, split, download: open_folder(root, split), lambda root: set(split_folders(root)), needs_root=True
+    ),
+    "imagenet": DataSet(open_imagenet, imagenet_splits),
+    "shapes": DataSet(lambda root, split, download: open_shapes(split), lambda root: set(_BOTH)),
+    "stl10": DataSet(open_stl10, stl10_splits, pretrain="train+unlabelled"),
+    "tiny-imagenet": DataSet(open_tiny, tiny_splits),
+}
+
+
+def _data_set(data: str) -> DataSet:
+    if data not in DATA_SETS:
+        raise unknown("data set", data, DATA_SETS)
+    return DATA_SETS[data]
+
+
+def default_root(data: str) -> Path:
+    """Where a named set is looked for unless told: $RESSL_DATA/<name>, or data/<name> below the current folder."""
+    return Path(os.environ.get("RESSL_DATA") or "data") / data
+
+
+def _root(data: str, root: str | Path | None) -> Path:
+    if root is not None:
+        return Path(root)
+    if _data_set(data).needs_root:
+        raise ResslError(f"data '{data}' needs a place: say which {'file' if data == 'array' else 'folder'} to read.")
+    return default_root(data)
+
+
+def guess_data(path: str | Path) -> str:
+    """'folder' or 'array', from what is there."""
+    path = Path(path)
+    if path.suffix.lower() in (".npy", ".npz") and not path.is_dir():
+        if not path.is_file():
+            raise ResslError(f"there is no file {shown(path)}; give an array as .npy or .npz, or a folder of pictures.")
+        return "array"
+    require_folder(path)
+    return "folder"
+
+
+def splits(data: str, root: str | Path | None = None) -> set[str]:
+    """Which splits ``open_source`` would give. For a set that is not there yet: those it has officially."""
+    return _data_set(data).splits(_root(data, root))
+
+
+def pretrain_split(data: str) -> str:
+    return _data_set(data).pretrain
+
+
+def open_source(data: str, split: str = "train", root: str | Path | None = None, download: bool = True) -> Source:
+    """A data set by name ('cifar10', ...) with its files in ``root``, or 'folder' or 'array' with ``root`` the path."""
+    data_set, where = _data_set(data), _root(data, root)
+    known = _BOTH | {data_set.pretrain} | ({"unlabelled"} if data == "stl10" else set())
+    if split not in known:
+        raise unknown(f"split of {data}", split, known)
+    return data_set.open(where, split, download)

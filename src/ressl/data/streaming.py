@@ -1,0 +1,201 @@
+"""Pictures too many or too different to hold: worker processes decode and crop them, the device does the rest."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ressl import rng
+from ressl.data.base import Source
+from ressl.data.batches import Batch, Loader
+from ressl.data.cutting import cut
+from ressl.data.decode import BrokenImage, shown
+from ressl.data.reading import BROKEN_LIMIT
+from ressl.errors import ResslError
+
+# The share of broken files is judged once this many were seen (or all, where there are fewer): among a handful, one
+# more or less would decide.
+_JUDGED_AFTER = 1000
+
+
+class CropView(Protocol):
+    """What is needed of a view here; ressl.data.views.View has it."""
+
+    COLUMNS: int
+
+    @property
+    def size(self) -> int: ...
+    def boxes(self, u: Tensor, height: int, width: int) -> Tensor: ...
+
+
+class _Job(NamedTuple):
+    step: int  # counted through all epochs
+    ids: list[int]
+
+
+class _Made(NamedTuple):
+    index: Tensor
+    crops: list[Tensor]
+    broken: dict[str, str]
+    error: str | None = None  # an exception from a worker would arrive with its traceback in the message
+
+
+class _Jobs(Sampler[_Job]):
+    def __init__(self, loader: StreamingLoader) -> None:
+        self._loader, self.epoch, self.start = loader, 0, 0
+
+    def __iter__(self) -> Iterator[_Job]:
+        loader, epoch = self._loader, self.epoch
+        for step in range(self.start, loader.steps_per_epoch):
+            yield _Job(epoch * loader.steps_per_epoch + step, loader.ids(epoch, step).tolist())
+
+
+class _Cutter(Dataset[_Made]):
+    """Makes a whole batch; lives in the workers, and knows nothing of which worker it is in."""
+
+    def __init__(self, source: Source, views: Sequence[CropView], seed: int, rows: Tensor) -> None:
+        self.source, self.views, self.seed, self.rows = source, views, seed, rows
+
+    def __getitem__(self, job: _Job) -> _Made:
+        draws = [
+            rng.uniform(self.seed, job.step, self.rows, view.COLUMNS, rng.VIEWS + v)
+            for v, view in enumerate(self.views)
+        ]
+        crops = [np.empty((len(job.ids), view.size, view.size, 3), dtype=np.uint8) for view in self.views]
+        index, broken = [], dict[str, str]()
+        try:
+            for j, sample in enumerate(job.ids):
+                found, pieces = self._readable(sample, [u[j : j + 1] for u in draws], broken)
+                index.append(found)
+                for crop, piece in zip(crops, pieces, strict=True):
+                    crop[j] = piece
+        except ResslError as error:
+            return _Made(torch.tensor(index), [], broken, str(error))
+        return _Made(torch.tensor(index), [torch.from_numpy(crop).permute(0, 3, 1, 2) for crop in crops], broken)
+
+    def _readable(
+        self, sample: int, draws: list[Tensor], broken: dict[str, str]
+    ) -> tuple[int, list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]]:
+        """The crops of this sample, or of the next one that can be read, and which it was."""
+        n = len(self.source)
+        for offset in range(int(BROKEN_LIMIT * n) + 1):  # a longer run of broken files is beyond the limit for sure
+            index = (sample + offset) % n
+            try:
+                with self.source.open(index) as picture:
+                    boxes = [
+                        _box(view.boxes(u, picture.height, picture.width))
+                        for view, u in zip(self.views, draws, strict=True)
+                    ]
+                    return index, cut(picture, boxes, [view.size for view in self.views])
+            except BrokenImage as error:
+                broken[error.path] = error.reason
+        raise ResslError(
+            f"{len(broken):,} pictures in a row cannot be read, the last being {shown(error_path(broken))}."
+        )
+
+
+def error_path(broken: dict[str, str]) -> str:
+    return next(reversed(broken))
+
+
+def _box(row: Tensor) -> tuple[int, int, int, int]:
+    top, left, height, width = row[0].tolist()
+    return top, left, height, width
+
+
+def _as_it_is(made: _Made) -> _Made:
+    return made
+
+
+def _start_worker(worker: int) -> None:
+    # Ctrl-C reaches the whole process group. The main process decides when to stop; until then it needs its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def lost_worker(error: BaseException) -> ResslError | None:
+    """The sentence for a loader worker that died, None for any other error.
+
+    torch raises that RuntimeError from a signal handler, so it may come up anywhere in the main thread.
+    """
+    text = str(error)
+    if not isinstance(error, RuntimeError) or not re.search(r"DataLoader worker.*(killed|exited unexpectedly)", text):
+        return None
+    number = re.search(r"pid\D*(\d+)", text)
+    cause = re.search(r"killed by signal: ([^.]*)", text)
+    return ResslError(
+        f"loader worker {number.group(1) if number else '?'} died"
+        f"{f' ({shown(cause.group(1)).strip()})' if cause else ''}, often for want of memory: resume the run, with "
+        "fewer workers if it happens again."
+    )
+
+
+class StreamingLoader(Loader):
+    """Batches of crops from worker processes; the result does not depend on how many there are."""
+
+    def __init__(
+        self,
+        source: Source,
+        views: Sequence[CropView],
+        batch_size: int,
+        device: torch.device | str,
+        seed: int,
+        workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        super().__init__(source, batch_size, device, seed, rank, world)
+        self.source = source
+        self.broken: dict[str, str] = {}  # path -> reason, of all files met so far
+        self._seen = 0
+        self._jobs = _Jobs(self)
+        self._loader = DataLoader(
+            _Cutter(source, list(views), seed, self.rows.cpu()),
+            batch_size=None,
+            sampler=self._jobs,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            worker_init_fn=_start_worker if workers else None,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # else each epoch would draw from the global one
+        )
+
+    def iterate(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        self._jobs.epoch, self._jobs.start = epoch, start_step
+        try:
+            for made in self._loader:
+                yield self._batch(made)
+        except RuntimeError as error:
+            if (sentence := lost_worker(error)) is None:
+                raise
+            self.close()
+            raise sentence from None
+
+    def _batch(self, made: _Made) -> Batch:
+        self.broken.update(made.broken)
+        self._seen = min(self.samples, self._seen + len(made.index) + len(made.broken))
+        if made.error is not None:
+            raise ResslError(made.error)
+        if len(self.broken) > BROKEN_LIMIT * max(self._seen, min(self.samples, _JUDGED_AFTER)):
+            path, reason = next(iter(self.broken.items()))
+            raise ResslError(
+                f"{len(self.broken):,} of the first {self._seen:,} pictures are broken, more than {BROKEN_LIMIT:.0%} "
+                f"(the first: {BrokenImage(path, reason)})."
+            )
+        labels = None if self.source.labels is None else self.source.labels[made.index]
+        return Batch(
+            made.index.to(self.device, non_blocking=True),
+            None,
+            [crop.to(self.device, non_blocking=True) for crop in made.crops],
+            None if labels is None else labels.to(self.device, non_blocking=True),
+        )
+
+    def close(self) -> None:
+        self._loader._iterator = None  # its finaliser ends the workers

@@ -1,0 +1,189 @@
+"""The training loop: a straight line of epochs and steps, with the places where it looks, saves and stops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ressl.data.loaders import Batch, StreamingLoader
+from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, random_states, set_random_states
+from ressl.engine.monitor import Collapse, NonFinite
+from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors
+from ressl.engine.records import Records
+from ressl.engine.signals import Interrupted, StopRequest
+from ressl.engine.step import TrainStep
+from ressl.errors import ResslError
+
+
+class Display(Protocol):
+    """Where progress goes: a bar on a terminal, lines in a log, nowhere."""
+
+    def progress(self, done: int, total: int, values: dict[str, float]) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """How often the loop looks up. None of it changes the result."""
+
+    log_steps: int = 50
+    checkpoint_epochs: int = 1
+    checkpoint_minutes: float = 5.0
+    checkpoint_steps: int = 0  # above 0: also after every so many steps, whatever it costs
+    checkpoint_share: float = 0.01  # of the time at most, for the checkpoints at the ends of epochs
+
+
+class Loop:
+    def __init__(
+        self,
+        step: TrainStep,
+        *,
+        epochs: int,
+        records: Records,
+        checkpoints: CheckpointFolder,
+        facts: dict[str, Any],
+        display: Display,
+        collapse: Collapse,
+        evaluate: Callable[[], dict[str, float]] | None = None,
+        evaluate_every: int = 0,
+        rhythm: Rhythm = Rhythm(),
+    ) -> None:
+        self.step, self.epochs, self.records, self.checkpoints = step, epochs, records, checkpoints
+        self.facts, self.display, self.collapse, self.rhythm = facts, display, collapse, rhythm
+        self.evaluate, self.evaluate_every = evaluate, evaluate_every
+        self.values: dict[str, float] = {}  # the newest of everything, for the display
+        self.checkpoint_seconds = 0.0
+        self._cost, self._saved_at, self._saved_step = 0.0, time.monotonic(), step.done
+        self._logged_at, self._logged_step = time.monotonic(), step.done
+
+    def run(self) -> None:
+        """Train to the end. A signal saves and raises :class:`Interrupted`."""
+        step, per_epoch = self.step, self.step.loader.steps_per_epoch
+        with StopRequest() as stop:
+            for epoch in range(step.done // per_epoch, self.epochs):
+                step.begin_epoch(epoch)
+                batches = self._batches(epoch, step.done % per_epoch)
+                for batch in batches:
+                    step.advance(batch)
+                    at_end = step.done % per_epoch == 0
+                    if step.done % self.rhythm.log_steps == 0 or at_end:
+                        self.log()
+                    if stop.signum is not None:
+                        self.save()
+                        raise Interrupted(stop.signum, step.done)
+                    if not at_end and self._due():
+                        self.save()
+                self._end_epoch(epoch)
+            if self._saved_step != step.done:
+                self.save()
+
+    def _batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
+        loader = self.step.loader
+        if isinstance(loader, StreamingLoader):
+            yield from loader.iterate(epoch, first)
+        else:  # resident: the step gathers its own samples
+            for _ in range(first, loader.steps_per_epoch):
+                yield None
+
+    def _end_epoch(self, epoch: int) -> None:
+        last = epoch + 1 == self.epochs
+        if self.evaluate is not None and (last or (self.evaluate_every and (epoch + 1) % self.evaluate_every == 0)):
+            values = self.evaluate()
+            self.values |= values
+            self.records.write({"step": self.step.done, "epoch": epoch + 1} | values)
+            self.display.progress(self.step.done, self.step.total_steps, self.values)
+            self._logged_at = time.monotonic()  # evaluation does not count as training time
+        if last or self._due() or ((epoch + 1) % self.rhythm.checkpoint_epochs == 0 and self._affordable()):
+            self.save()
+
+    def log(self) -> None:
+        """Bring the device's logs home, write a row, look for trouble."""
+        step, loader = self.step, self.step.loader
+        rows = step.drain()
+        bad = step.bad_step()
+        if bad is not None:
+            raise NonFinite(self._non_finite(bad, rows))
+        means = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        means["lr"] = rows[-1]["lr"]
+        now = time.monotonic()
+        speed = (step.done - self._logged_step) * loader.batch_size / max(now - self._logged_at, 1e-9)
+        self._logged_at, self._logged_step = now, step.done
+        row = {"step": step.done, "epoch": step.done / loader.steps_per_epoch, **means, "images_per_second": speed}
+        self.records.write(row)
+        self.values |= row
+        self.display.progress(step.done, step.total_steps, self.values)
+        warning = self.collapse.look(step.done, means)
+        if warning:
+            self.display.message(f"warning: {warning}")
+
+    def _non_finite(self, bad: int, rows: list[dict[str, float]]) -> str:
+        loader = self.step.loader
+        epoch, place = divmod(bad, loader.steps_per_epoch)
+        first = self.step.done - len(rows)
+        row = rows[bad - first] if first <= bad < self.step.done else {}
+        what = ", ".join(f"{name} {row[name]}" for name in ("loss", "grad_norm") if name in row)
+        last = self.checkpoints.paths()
+        rest = f"the last checkpoint is {last[-1]}" if last else "no checkpoint was written yet"
+        return (
+            f"step {bad} (epoch {epoch}, batch {place}) is not finite ({what}); no weight, teacher or checkpoint took "
+            f"it up, and {rest}; lower lr, or look at that batch"
+        )
+
+    def _due(self) -> bool:
+        every = self.rhythm.checkpoint_steps
+        if every and self.step.done % every == 0:
+            return True
+        return time.monotonic() - self._saved_at > 60.0 * self.rhythm.checkpoint_minutes
+
+    def _affordable(self) -> bool:
+        return (time.monotonic() - self._saved_at) * self.rhythm.checkpoint_share >= self._cost
+
+    def save(self) -> None:
+        """Write a checkpoint, unless a step went wrong since the last look."""
+        step = self.step
+        bad = step.bad_step()
+        if bad is not None:
+            raise NonFinite(self._non_finite(bad, step.drain()))
+        start = time.monotonic()
+        tensors = {f"method.{name}": tensor for name, tensor in step.method.state_dict().items()}
+        tensors |= {f"optimiser.{k}": v for k, v in optimiser_tensors(step.optimiser, step.method).items()}
+        tensors |= {f"random.{name}": state for name, state in random_states(step.device).items()}
+        tensors["engine.ring"] = step.ring
+        facts = {**self.facts, "step": step.done, "drained": step.drained, "logs": step.names}
+        self.checkpoints.save(step.done, Checkpoint(tensors, facts))
+        self._saved_at, self._saved_step = time.monotonic(), step.done
+        self._cost = self._saved_at - start
+        self.checkpoint_seconds += self._cost
+        self._logged_at += self._cost  # so that images/s is the training's own
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put everything back where ``checkpoint`` left it."""
+        step = self.step
+        try:
+            step.method.load_state_dict(checkpoint.part("method."))
+            load_optimiser_tensors(step.optimiser, step.method, checkpoint.part("optimiser."))
+        except (RuntimeError, ValueError) as error:
+            first = str(error).split("\n")[0]
+            raise ResslError(f"the checkpoint belongs to another model: {first}") from error
+        set_random_states(checkpoint.part("random."), step.device)
+        step.seek(checkpoint.facts["step"], checkpoint.facts["drained"])
+        step.names = list(checkpoint.facts["logs"])
+        step.ring = checkpoint.tensors["engine.ring"].to(step.device)
+        self._saved_step = self._logged_step = step.done
+
+
+def device_of(name: str) -> torch.device:
+    """``auto`` takes the GPU when there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ResslError(f"unknown device '{name}'; use auto, cpu, cuda or cuda:0") from error
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ResslError(f"'{name}' was asked for, but PyTorch sees no such CUDA device here; use --device cpu")
+    return device

@@ -1,0 +1,116 @@
+"""One training step, from sample numbers to updated weights, without the host.
+
+Everything the step reads or writes is a tensor that stays where it is: the step number, the learning rate, the epoch's
+order, the logs. So the same body runs eagerly, compiled, or as one CUDA graph, and resumes anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ressl.data.loaders import Batch, ResidentLoader, StreamingLoader
+from ressl.data.views import Views
+from ressl.engine.optimisers import gradients, set_lr
+from ressl.methods.base import Method, Output
+
+ENGINE_LOGS = ("loss", "lr", "grad_norm")
+
+
+class TrainStep:
+    """Owns the step's tensors. ``advance`` makes one step; ``drain`` brings the logs since the last drain to the host.
+
+    A step whose loss or gradient is not finite changes no weight (the optimiser's skip flag is set on the device) and
+    is remembered in ``first_bad``, which the loop reads at its log points and before every checkpoint.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        views: Views,
+        loader: ResidentLoader | StreamingLoader,
+        optimiser: torch.optim.Optimizer,
+        schedule: Callable[[Tensor], Tensor],
+        total_steps: int,
+        *,
+        precision: torch.dtype = torch.float32,
+        log_capacity: int = 256,
+    ) -> None:
+        device = next(method.parameters()).device
+        self.method, self.views, self.loader, self.optimiser = method, views, loader, optimiser
+        self.schedule, self.total_steps, self.precision, self.device = schedule, total_steps, precision, device
+        self.wrapped: nn.Module = method  # what forward goes through: DDP or a compiled module when applied
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
+        self.order = torch.zeros(len(loader.source), dtype=torch.int64, device=device)
+        self.capacity = log_capacity
+        self.names: list[str] = list(ENGINE_LOGS)
+        self.ring = torch.zeros(log_capacity, 0, device=device)  # log_capacity x names, once names are known
+        self.done = 0  # the host's own count of steps, equal to `step` without asking for it
+        self.drained = 0  # steps whose logs have been brought to the host
+
+    def seek(self, step: int, drained: int) -> None:
+        """Continue behind ``step`` finished steps, of which the logs up to ``drained`` were written down."""
+        self.step.fill_(step)
+        self.done, self.drained = step, drained
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.order.copy_(self.loader.order(epoch))
+
+    def advance(self, batch: Batch | None = None) -> None:
+        self.body(batch)
+        self.done += 1
+
+    def body(self, batch: Batch | None) -> None:
+        lr = self.schedule(self.step)
+        set_lr(self.optimiser, lr)
+        self.method.set_progress(self.step / self.total_steps)
+        with torch.no_grad():
+            views = self.make_views(batch)
+        with torch.autocast(self.device.type, dtype=self.precision, enabled=self.precision != torch.float32):
+            output: Output = self.wrapped(views)
+        output.loss.backward()
+        self.update(output, lr)
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def make_views(self, batch: Batch | None) -> list[Tensor]:
+        """Views of the next samples: gathered on the device, or finished from what a streaming loader brought."""
+        rows = self.loader.rows
+        if batch is not None and batch.crops is not None:
+            return self.views.finish(batch.crops, self.step, rows)
+        assert isinstance(self.loader, ResidentLoader)
+        first = (self.step % self.loader.steps_per_epoch) * self.loader.batch_size
+        return self.views(self.loader.images[self.order[first + rows]], self.step, rows)
+
+    @torch.no_grad()
+    def update(self, output: Output, lr: Tensor) -> None:
+        grad_norm = torch.stack(torch._foreach_norm(gradients(self.optimiser))).norm()
+        finite = torch.isfinite(output.loss.detach()) & torch.isfinite(grad_norm)
+        self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        self.optimiser.step()
+        carry = None if output.carry is None else torch.where(finite, output.carry, torch.zeros_like(output.carry))
+        self.method.after_step(carry)
+        self.first_bad.copy_(torch.where((self.first_bad < 0) & ~finite, self.step, self.first_bad))
+        self._log(torch.stack([output.loss.detach().float(), lr, grad_norm]), output.logs)
+        self.step.add_(1)
+
+    def _log(self, engine_logs: Tensor, logs: dict[str, Tensor]) -> None:
+        if self.ring.shape[1] == 0:
+            self.names = [*ENGINE_LOGS, *logs]
+            self.ring = torch.zeros(self.capacity, len(self.names), device=self.device)
+        row = torch.cat([engine_logs, *(value.detach().float().reshape(1) for value in logs.values())])
+        self.ring.index_copy_(0, (self.step % self.capacity).reshape(1), row[None])
+
+    def drain(self) -> list[dict[str, float]]:
+        """Logs of the steps since the last drain, oldest first. This waits for the device."""
+        steps = range(max(self.drained, self.done - self.capacity), self.done)
+        rows = self.ring.tolist()
+        self.drained = self.done
+        return [dict(zip(self.names, rows[s % self.capacity], strict=True)) for s in steps]
+
+    def bad_step(self) -> int | None:
+        """The first step that was not finite. This waits for the device."""
+        bad = int(self.first_bad)
+        return None if bad < 0 else bad

@@ -1,0 +1,146 @@
+"""Linear evaluation: a classifier on the frozen backbone's average-pooled features, trained as the paper does.
+
+The last epoch is the result; the best test epoch stands beside it because the authors' script prints that one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ressl import rng
+from ressl.data.views import View, Views
+from ressl.engine.schedules import step_decay, warmup_cosine
+from ressl.errors import ResslError
+from ressl.evaluation.features import autocast, extract, frozen
+
+
+@dataclass(frozen=True)
+class LinearProtocol:
+    """How the classifier is trained: SGD with momentum 0.9 and no weight decay."""
+
+    schedule: Literal["step", "cosine"] = "step"
+    lr: float = 30.0  # step: as it is; cosine: per 256 samples
+    epochs: int = 100
+    milestones: tuple[float, ...] = (0.6, 0.8)  # step: fractions of the epochs at which lr falls to a tenth
+    batch_size: int = 256
+    nesterov: bool = True
+    augment: bool = True  # random crop and flip of the training pictures; without, features are taken once
+    scale: tuple[float, float] = (0.08, 1.0)  # area range of that crop
+    resize: int | None = None  # test: short side before the centre crop; None: the picture as it is
+    standardize: bool = False  # features to mean 0, deviation 1 first (for features of unknown scale)
+
+
+STEP = LinearProtocol()
+COSINE = LinearProtocol(schedule="cosine", lr=0.2)
+PROTOCOLS = {"step": STEP, "cosine": COSINE}
+
+
+@dataclass(frozen=True)
+class LinearResult:
+    last: float  # top-1 in percent after the last epoch
+    best: float  # of the epoch that does best on the test set
+    best_epoch: int
+    curve: list[float]  # test top-1 after every epoch
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Data:
+    """Pictures (uint8 N x 3 x H x W) or ready features (float N x D), with labels."""
+
+    def __init__(self, x: Tensor, labels: Tensor, device: torch.device) -> None:
+        if len(x) != len(labels):
+            raise ResslError(f"there are {len(x)} samples but {len(labels)} labels")
+        self.x, self.labels = x.to(device), labels.to(device)
+
+
+def linear_evaluation(
+    backbone: nn.Module | None,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    *,
+    protocol: LinearProtocol = STEP,
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0),
+    std: tuple[float, ...] = (1.0, 1.0, 1.0),
+    image_size: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    precision: torch.dtype = torch.float32,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> LinearResult:
+    """Train and test a linear classifier; ``backbone=None`` means that the inputs are features already."""
+    start, device = time.monotonic(), torch.device(device)
+    fit, held = Data(*train, device), Data(*test, device)
+    size = image_size or fit.x.shape[-1]
+
+    def features_of(images: Tensor, resize: int | None) -> Tensor:
+        if backbone is None:
+            return images.float()
+        return extract(backbone, images, mean=mean, std=std, size=size, resize=resize, precision=precision)
+
+    test_features = features_of(held.x, protocol.resize)
+    augment = protocol.augment and backbone is not None
+    views = Views([View(size=size, crop=protocol.scale, flip=0.5)], mean, std, seed)
+    train_features = None if augment else features_of(fit.x, protocol.resize)
+    shift, scale = _standardizer(train_features, protocol.standardize)
+
+    N, B = len(fit.x), min(protocol.batch_size, len(fit.x))
+    steps = max(N // B, 1)
+    classes = int(max(fit.labels.max(), held.labels.max())) + 1
+    classifier = nn.Linear(test_features.shape[1], classes).to(device)
+    _initialise(classifier, seed)
+    optimiser = torch.optim.SGD(
+        classifier.parameters(), lr=torch.zeros((), device=device), momentum=0.9, nesterov=protocol.nesterov, fused=True
+    )
+    rows = torch.arange(B, device=device)
+    curve: list[float] = []
+    for epoch in range(protocol.epochs):
+        order = rng.permutation(seed, epoch, N, rng.EVALUATION, device)
+        for step in range(steps):
+            number = torch.full((), epoch * steps + step, dtype=torch.int64, device=device)
+            optimiser.param_groups[0]["lr"].copy_(_lr(protocol, number, steps * protocol.epochs, B))
+            index = order[step * B : (step + 1) * B]
+            if train_features is not None:
+                features = (train_features[index] - shift) * scale
+            else:
+                assert backbone is not None
+                with frozen(backbone), autocast(device, precision):
+                    features = backbone(views(fit.x[index], number, rows)[0]).float()
+            F.cross_entropy(classifier(features), fit.labels[index]).backward()
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            predicted = classifier((test_features - shift) * scale).argmax(1)
+            curve.append(100.0 * (predicted == held.labels).float().mean().item())
+        if progress is not None:
+            progress(epoch + 1, protocol.epochs, curve[-1])
+    best = max(range(len(curve)), key=curve.__getitem__)
+    return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start)
+
+
+def _initialise(classifier: nn.Linear, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        classifier.weight.copy_(torch.empty(classifier.weight.shape).normal_(0.0, 0.01, generator=generator))
+        classifier.bias.zero_()
+
+
+def _standardizer(features: Tensor | None, wanted: bool) -> tuple[Tensor | float, Tensor | float]:
+    if features is None or not wanted:
+        return 0.0, 1.0
+    return features.mean(0), 1.0 / features.std(0).clamp_min(1e-6)
+
+
+def _lr(protocol: LinearProtocol, step: Tensor, total: int, batch: int) -> Tensor:
+    if protocol.schedule == "step":
+        return step_decay(step, peak=protocol.lr, milestones=protocol.milestones, total_steps=total)
+    return warmup_cosine(step, peak=protocol.lr * batch / 256, warmup_steps=0.0, total_steps=total)

@@ -1,0 +1,45 @@
+"""A trained backbone, ready to use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as TF
+
+from ressl.errors import ResslError
+from ressl.runs import Run
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A picture (PIL image, H x W x 3 uint8 array, or 3 x H x W uint8 tensor) to the backbone's input, 3 x s x s."""
+
+    size: int
+    resize: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __call__(self, picture: Image.Image | np.ndarray | Tensor) -> Tensor:
+        if isinstance(picture, Image.Image):
+            picture = TF.pil_to_tensor(picture.convert("RGB"))
+        elif isinstance(picture, np.ndarray):
+            picture = torch.from_numpy(picture).permute(2, 0, 1)
+        if min(picture.shape[-2:]) != self.resize:
+            picture = TF.resize(picture, [self.resize], antialias=True)
+        picture = TF.center_crop(picture, [self.size, self.size])
+        return TF.normalize(TF.to_dtype(picture, torch.float32, scale=True), list(self.mean), list(self.std))
+
+
+def load(path: str | Path) -> tuple[nn.Module, Transform]:
+    """The trained backbone of a run folder (eval mode, CPU) and the transform that prepares its input."""
+    if not Path(path).exists():
+        raise ResslError(f"there is nothing at {path}; give a run folder")
+    run = Run.open(path)
+    recipe = run.recipe
+    resize = recipe.linear.resize or recipe.image_size
+    return run.backbone(), Transform(recipe.image_size, resize, recipe.mean, recipe.std)

@@ -1,0 +1,61 @@
+"""The equations of the paper, as pure functions on tensors.
+
+Symbols are the paper's: ``z1`` is the teacher's embedding, ``z2`` the student's, ``Q`` the memory queue, ``p1`` and
+``p2`` the relations, ``tau_t`` and ``tau_s`` their temperatures. All embeddings are unit vectors, so a dot product is
+the paper's ``sim``; see :func:`ressl.nn.l2_normalize`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def log_relation(z: Tensor, queue: Tensor, temperature: float) -> Tensor:
+    """Logarithm of the relation of each embedding to the queue (equations 3 and 4).
+
+    ``z`` is B x D and ``queue`` K x D, both of unit rows; the result is B x K, each row a log-distribution.
+
+    The product is made in the embeddings' own precision (float32), whatever autocast says: a cosine rounded to bf16
+    is off by up to 1/256, which a temperature of 0.04 turns into a tenth of a nat.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        return F.log_softmax(z @ queue.T / temperature, dim=-1)  # B x K
+
+
+def cross_entropy(log_p1: Tensor, log_p2: Tensor) -> Tensor:
+    """H(p1, p2) of each row (the part of equation 5 that has a gradient)."""
+    return -(log_p1.exp() * log_p2).sum(dim=-1)  # B
+
+
+def entropy(log_p: Tensor) -> Tensor:
+    """H(p) of each row, in nats; its ceiling is log K."""
+    return cross_entropy(log_p, log_p)
+
+
+def relational(
+    student: Tensor,
+    teacher: Tensor,
+    queue: Tensor,
+    student_temperature: float = 0.1,
+    teacher_temperature: float = 0.04,
+) -> Tensor:
+    """The relational consistency loss (equation 5): the batch mean of H(p1, p2).
+
+    Args:
+        student: B x D unit vectors z2 of the strongly augmented view; the only argument with a gradient.
+        teacher: B x D unit vectors z1 of the weakly augmented view.
+        queue: K x D unit vectors of past samples.
+        student_temperature: tau_s.
+        teacher_temperature: tau_t; smaller than tau_s, so that the target is the sharper of the two.
+
+    >>> from torch.nn.functional import normalize
+    >>> z1, z2, Q = (normalize(torch.eye(n, 4), dim=1) for n in (2, 2, 4))
+    >>> round(relational(z2, z1, Q, 0.1, 0.05).item(), 4)
+    0.0001
+    """
+    with torch.no_grad():
+        log_p1 = log_relation(teacher, queue, teacher_temperature)
+    log_p2 = log_relation(student, queue.detach(), student_temperature)
+    return cross_entropy(log_p1, log_p2).mean()

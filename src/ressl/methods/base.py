@@ -1,0 +1,45 @@
+"""The one abstraction: a method turns views into a loss and looks after its own state.
+
+Compile, graphs, precision and processes are applied from outside; a method knows none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Output(NamedTuple):
+    """What a forward gives the engine."""
+
+    loss: Tensor
+    carry: Tensor | None = None  # what after_step needs, e.g. the keys to enqueue
+    logs: dict[str, Tensor] = {}  # 0-dim tensors that stay on the device; no .item() in the step
+
+
+class Method(nn.Module):
+    """Base of every method.
+
+    Views come teacher first and may differ in size. Hyper-parameters are keyword arguments of the constructor, and the
+    recipe's ``options`` are checked against them. Everything that must survive a restart is a parameter or a
+    persistent buffer.
+    """
+
+    backbone: nn.Module  # what evaluation freezes
+
+    backprops: ClassVar[int] = 1  # views that carry a gradient per step (the paper's "BackProp" column)
+    paper: ClassVar[str] = ""
+
+    def forward(self, views: Sequence[Tensor]) -> Output:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def after_step(self, carry: Tensor | None) -> None:
+        """Called after the optimiser's step: move the teacher, fill the queue."""
+
+    @torch.no_grad()
+    def set_progress(self, progress: Tensor) -> None:
+        """Called before each step with the fraction of training done (a device tensor), for schedules of its own."""

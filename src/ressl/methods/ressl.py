@@ -1,0 +1,77 @@
+"""ReSSL: Relational Self-Supervised Learning with Weak Augmentation.
+
+Zheng, You, Wang, Qian, Zhang, Wang and Xu, NeurIPS 2021, arXiv:2107.09282.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ressl import losses
+from ressl.methods.base import Method, Output
+from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, l2_normalize
+
+
+class ReSSL(Method):
+    """The student's relation to the queue learns to match the teacher's sharper one.
+
+    Views: the teacher's weak view first, then one or more student views (multi-crop), each matched with it.
+    """
+
+    backprops: ClassVar[int] = 1
+    paper: ClassVar[str] = "arXiv:2107.09282"
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        hidden_dim: int = 2048,
+        output_dim: int = 128,
+        queue_size: int = 4096,
+        teacher_momentum: float = 0.99,
+        student_temperature: float = 0.1,
+        teacher_temperature: float = 0.04,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = ProjectionHead(backbone.features_dim, hidden_dim, output_dim)  # type: ignore[arg-type]
+        self.teacher = EMATeacher(nn.Sequential(self.backbone, self.head), teacher_momentum)
+        self.queue = MemoryQueue(queue_size, output_dim)
+        self.shuffle = BatchShuffle()
+        self.tau_s = student_temperature
+        self.tau_t = teacher_temperature
+
+    def forward(self, views: Sequence[Tensor]) -> Output:
+        weak, *strong = views
+        Q = self.queue.keys  # K x D; no copy: it only changes in after_step, when the backward is done
+        with torch.no_grad():
+            shuffle, restore = self.shuffle(weak.shape[0])
+            z1 = l2_normalize(self.teacher(weak[shuffle])[restore])  # B x D
+            log_p1 = losses.log_relation(z1, Q, self.tau_t)  # B x K, equation 3
+        loss = z1.new_zeros(())
+        for view in strong:
+            z2 = l2_normalize(self.head(self.backbone(view)))
+            log_p2 = losses.log_relation(z2, Q, self.tau_s)  # equation 4
+            loss = loss + losses.cross_entropy(log_p1, log_p2).mean() / len(strong)  # equation 5
+        with torch.no_grad():
+            logs = {
+                "teacher_entropy": losses.entropy(log_p1).mean(),
+                "agreement": (log_p1.argmax(-1) == log_p2.argmax(-1)).float().mean(),
+                "spread": spread(z2),
+            }
+        return Output(loss, carry=z1, logs=logs)
+
+    @torch.no_grad()
+    def after_step(self, carry: Tensor | None) -> None:
+        assert carry is not None
+        self.teacher.update(nn.ModuleList([self.backbone, self.head]))
+        self.queue.enqueue(carry)
+
+
+def spread(z: Tensor) -> Tensor:
+    """How far unit vectors point in different directions: 1 - |mean|, near 1 when spread, 0 when all are one."""
+    return 1.0 - z.mean(dim=0).norm()

@@ -1,0 +1,98 @@
+"""Batch norm with statistics per group of the batch: shuffle BN's effect on one device.
+
+The batch of N is split in G groups by position modulo G: sample i belongs to group i % G. In memory that is a free
+view, and it is how G processes share a batch, so one process with G groups equals G processes with one group each.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class GroupedBatchNorm2d(nn.BatchNorm2d):
+    """Batch norm whose training statistics are taken within each of ``groups`` groups.
+
+    Running statistics are the mean over the groups'; in eval mode it is plain batch norm. Weights, buffers and their
+    names are those of ``nn.BatchNorm2d``, so a state dict moves freely between the two. ``num_batches_tracked`` stays
+    as it is: nothing reads it, and counting would be a kernel launch per layer and step.
+    """
+
+    def __init__(self, num_features: int, groups: int = 1, **kwargs: object) -> None:
+        super().__init__(num_features, **kwargs)  # type: ignore[arg-type]
+        if groups < 1:
+            raise ValueError(f"batch norm needs at least one group, not {groups}")
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.groups == 1:
+            return super().forward(x)
+        if x.shape[0] % self.groups:
+            raise ValueError(f"a batch of {x.shape[0]} does not split into {self.groups} batch-norm groups")
+        self._check_input_dim(x)
+        if x.is_contiguous() and not torch.compiler.is_compiling():
+            return self._native(x)
+        return self._explicit(x)
+
+    def _native(self, x: Tensor) -> Tensor:
+        """Groups as channels: N x C x H x W seen as N/G x GC x H x W, one call of the library's kernel."""
+        G, (N, C, H, W) = self.groups, x.shape
+        mean = self.running_mean.repeat(G) if self.running_mean is not None else None
+        var = self.running_var.repeat(G) if self.running_var is not None else None
+        weight = self.weight.repeat(G) if self.affine else None
+        bias = self.bias.repeat(G) if self.affine else None
+        y = F.batch_norm(x.view(N // G, G * C, H, W), mean, var, weight, bias, True, self._factor(), self.eps)
+        if self.running_mean is not None and self.running_var is not None and mean is not None and var is not None:
+            with torch.no_grad():
+                self.running_mean.copy_(mean.view(G, C).mean(0))
+                self.running_var.copy_(var.view(G, C).mean(0))
+        return y.view(N, C, H, W)
+
+    def _explicit(self, x: Tensor) -> Tensor:
+        """The same written out, for channels-last tensors and for the compiler, which fuses it with what follows."""
+        G, (N, C, H, W) = self.groups, x.shape
+        x5 = x.unflatten(0, (N // G, G)).to(torch.promote_types(x.dtype, torch.float32))  # n x G x C x H x W
+        var, mean = torch.var_mean(x5, dim=(0, 3, 4), correction=0, keepdim=True)
+        if self.running_mean is not None and self.running_var is not None:
+            with torch.no_grad():
+                n = N // G * H * W
+                unbiased = var.detach().view(G, C).mean(0) * (n / max(n - 1, 1))
+                self.running_mean.lerp_(mean.detach().view(G, C).mean(0).to(self.running_mean.dtype), self._factor())
+                self.running_var.lerp_(unbiased.to(self.running_var.dtype), self._factor())
+        scale = torch.rsqrt(var + self.eps)
+        if self.affine:
+            scale = scale * self.weight.view(1, 1, C, 1, 1)
+        y = (x5 - mean) * scale
+        if self.affine:
+            y = y + self.bias.view(1, 1, C, 1, 1)
+        return y.to(x.dtype).flatten(0, 1)
+
+    def _factor(self) -> float:
+        if self.momentum is None:
+            raise ValueError("grouped batch norm keeps an exponential average; momentum=None is not supported")
+        return self.momentum
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, groups={self.groups}"
+
+
+def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
+    """Replace every ``nn.BatchNorm2d`` below ``module`` by a grouped one with the same weights and buffers."""
+    if groups == 1:
+        return module
+    for name, child in module.named_children():
+        if type(child) is nn.BatchNorm2d:
+            grouped = GroupedBatchNorm2d(
+                child.num_features,
+                groups,
+                eps=child.eps,
+                momentum=child.momentum,
+                affine=child.affine,
+                track_running_stats=child.track_running_stats,
+            )
+            grouped.load_state_dict(child.state_dict())
+            setattr(module, name, grouped)
+        else:
+            group_batch_norm(child, groups)
+    return module

@@ -1,0 +1,299 @@
+"""From a recipe and data to a trained run: the place where the rooms meet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ressl import console
+from ressl.data.base import ArraySource, Source
+from ressl.data.loaders import ResidentLoader, StreamingLoader, check_broken, choose_residency, pack
+from ressl.data.sources import DATA_SETS, guess_data, open_source, pretrain_split
+from ressl.data.views import Views, describe
+from ressl.engine.loop import Display, Loop, Rhythm, device_of
+from ressl.engine.monitor import Collapse
+from ressl.engine.optimisers import build_sgd
+from ressl.engine.records import Records
+from ressl.engine.schedules import warmup_cosine
+from ressl.engine.signals import Interrupted
+from ressl.engine.step import TrainStep
+from ressl.environment import environment
+from ressl.errors import ResslError
+from ressl.evaluating import evaluation_data, knn_of, precision_of
+from ressl.recipes import Recipe, choose_recipe, get_recipe, method_options
+from ressl.recipes.typed import plain
+from ressl.runs import Run, build_method, default_out
+from ressl.surveying import survey
+
+KNN_LIMIT = 50_000  # labelled pictures per part that the kNN while training looks at
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how a recipe runs. None of it is part of the experiment."""
+
+    data: str | None = None  # where the data set lies, or the folder or array of pictures
+    device: str = "auto"
+    engine: str = "auto"
+    precision: str = "auto"
+    workers: int | None = None
+    rhythm: Rhythm = Rhythm()
+
+
+def pretrain(
+    recipe: str | Recipe | None = None,
+    *,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    engine: str = "auto",
+    precision: str = "auto",
+    workers: int | None = None,
+    rhythm: Rhythm = Rhythm(),
+    display: Display | None = None,
+    **changes: Any,
+) -> Run:
+    """Train and return the run.
+
+    Args:
+        recipe: a recipe, its name, or None to choose one from ``data``.
+        data: where a named set lies; without a recipe, the folder of pictures or the .npy/.npz file to learn from.
+        out: the run folder; ``runs/<recipe>-<time>`` by default.
+        resume: continue the run in ``out`` where its last checkpoint left it.
+        device, engine, precision, workers, rhythm: where and how it runs, see :class:`Settings`.
+        display: where progress goes; a bar or lines by default.
+        changes: fields of the recipe or options of its method to change.
+    """
+    settings = Settings(str(data) if data is not None else None, device, engine, precision, workers, rhythm)
+    if display is None:
+        with console.display() as shown:
+            return _pretrain(recipe, out, resume, settings, shown, changes)
+    return _pretrain(recipe, out, resume, settings, display, changes)
+
+
+def _pretrain(
+    recipe: str | Recipe | None,
+    out: str | Path | None,
+    resume: bool,
+    settings: Settings,
+    display: Display,
+    changes: dict[str, Any],
+) -> Run:
+    place = device_of(settings.device)
+    run, chosen, settings = _what(recipe, out, resume, settings, place, display, changes)
+    for warning in chosen.check():
+        display.message(f"warning: {warning}")
+    source = open_source(chosen.data, pretrain_split(chosen.data), settings.data)
+    loader, broken = _loader(source, chosen, settings, place, display)
+    if run is None:
+        facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": _now()}
+        run = Run.create(out or default_out(chosen), chosen, facts)
+    if broken:
+        (run.path / "broken.txt").write_text("".join(f"{path}\t{reason}\n" for path, reason in broken.items()))
+    _describe(chosen, loader, run, display)
+    return _train(run, chosen, loader, settings, place, display, resume)
+
+
+def _what(
+    recipe: str | Recipe | None,
+    out: str | Path | None,
+    resume: bool,
+    settings: Settings,
+    place: torch.device,
+    display: Display,
+    changes: dict[str, Any],
+) -> tuple[Run | None, Recipe, Settings]:
+    """The run to continue, if any, the recipe with its changes, and the settings with the run's own data place."""
+    if resume:
+        if out is None:
+            raise ResslError("resume needs the run folder: --out RUN")
+        run = Run.open(out)
+        chosen = run.recipe
+        asked = _named(recipe).replace(**changes) if recipe is not None else chosen.replace(**changes)
+        _same(chosen, asked, run)
+        data = settings.data or run.facts.get("data")
+        return run, chosen, Settings(**(vars(settings) | {"data": data}))
+    if recipe is not None:
+        return None, _named(recipe).replace(**changes), settings
+    if settings.data is None:
+        raise ResslError("nothing to train on: name a recipe (see 'ressl recipes') or give --data FOLDER")
+    kind = guess_data(settings.data)
+    found = survey(open_source(kind, "train", settings.data), place.type == "cuda")
+    chosen, reasons = choose_recipe(kind, found)
+    display.message("recipe chosen from the data:\n" + "\n".join(f"  - {reason}" for reason in reasons))
+    return None, chosen.replace(**changes), settings
+
+
+def _named(recipe: str | Recipe) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe
+    return Recipe.from_file(recipe) if recipe.endswith(".json") else get_recipe(recipe)
+
+
+def _same(old: Recipe, new: Recipe, run: Run) -> None:
+    """A run continues with the recipe it began with; anything else would be another experiment."""
+    was, asked = plain(old), plain(new)
+    for key in ("name", "summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature"):
+        was.pop(key), asked.pop(key)
+    for key, value in was.items():
+        if asked[key] != value:
+            raise ResslError(
+                f"the checkpoint in {run.path} is of another recipe: its {key} is {value!r}, not {asked[key]!r}; "
+                "resume without that change, or start a new run with another --out"
+            )
+
+
+def _loader(
+    source: Source, recipe: Recipe, settings: Settings, place: torch.device, display: Display
+) -> tuple[ResidentLoader | StreamingLoader, dict[str, str]]:
+    if len(source) < recipe.batch_size:
+        raise ResslError(
+            f"{source.name} has {len(source)} pictures, fewer than one batch of {recipe.batch_size}; lower --batch-size"
+        )
+    resident, why = choose_residency(source, place, recipe.image_size)
+    broken: dict[str, str] = {}
+    if resident:
+        packed = source if isinstance(source, ArraySource) else None
+        if packed is None:
+            packed, lost = pack(source)
+            broken = {str(item.path): item.reason for item in lost}
+            check_broken(lost, len(source), source.name)
+            if len(packed) < recipe.batch_size:
+                raise ResslError(f"only {len(packed)} pictures of {source.name} can be read; lower --batch-size")
+        display.message(why + _skipped(broken))
+        return ResidentLoader(packed, recipe.batch_size, place, recipe.seed), broken
+    display.message(why)
+    return StreamingLoader(
+        source, recipe.views, recipe.batch_size, place, recipe.seed, workers=settings.workers
+    ), broken
+
+
+def _skipped(broken: dict[str, str]) -> str:
+    return f"; {len(broken)} broken files skipped, listed in broken.txt" if broken else ""
+
+
+def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run, display: Display) -> None:
+    teacher, *students = recipe.views
+    lines = [
+        f"{recipe.method} on {recipe.data}: {recipe.backbone} ({recipe.stem} stem, width {recipe.width}), "
+        f"{recipe.epochs} epochs of {loader.steps_per_epoch} steps, batch {recipe.batch_size}",
+        f"  teacher view {describe(teacher)}",
+        *(f"  student view {describe(view)}" for view in students),
+        f"run folder {run.path}",
+    ]
+    display.message("\n".join(lines))
+
+
+def _train(
+    run: Run,
+    recipe: Recipe,
+    loader: ResidentLoader | StreamingLoader,
+    settings: Settings,
+    place: torch.device,
+    display: Display,
+    resume: bool,
+) -> Run:
+    method = build_method(recipe).to(place).train()
+    optimiser = build_sgd(
+        method,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        decay_norm_and_bias=recipe.decay_norm_and_bias,
+    )
+    per_epoch = loader.steps_per_epoch
+    total, warmup, precision = recipe.epochs * per_epoch, recipe.warmup_epochs * per_epoch, precision_of(settings.precision, place)
+    peak = recipe.lr * recipe.batch_size / 256
+    step = TrainStep(
+        method,
+        Views(recipe.views, recipe.mean, recipe.std, recipe.seed),
+        loader,
+        optimiser,
+        lambda s: warmup_cosine(s, peak=peak, warmup_steps=warmup, total_steps=total),
+        total,
+        precision=precision,
+        log_capacity=max(settings.rhythm.log_steps, 1),
+    )
+    checkpoint = run.checkpoint() if resume and run.checkpoints.paths() else None
+    for text in run.checkpoints.damaged:
+        display.message(f"warning: {text}; using the one before")
+    records = Records(run.path, checkpoint.facts["step"] if checkpoint else 0)
+    loop = Loop(
+        step,
+        epochs=recipe.epochs,
+        records=records,
+        checkpoints=run.checkpoints,
+        facts={"recipe": plain(recipe)},
+        display=display,
+        collapse=_collapse(recipe, warmup),
+        evaluate=_knn(method.backbone, recipe, settings, place, precision, display),
+        evaluate_every=recipe.knn_every,
+        rhythm=settings.rhythm,
+    )
+    if checkpoint is not None:
+        loop.restore(checkpoint)
+        display.message(f"resumed after step {step.done} of {total}")
+    start = time.monotonic()
+    try:
+        loop.run()
+    except Interrupted:
+        display.message(f"saved after step {step.done}; continue with: ressl pretrain --resume --out {run.path}")
+        raise
+    finally:
+        records.close()
+        if isinstance(loader, StreamingLoader) and loader.broken:
+            (run.path / "broken.txt").write_text("".join(f"{p}\t{r}\n" for p, r in loader.broken.items()))
+    run.note(_ending(run, loop, place, precision, settings, time.monotonic() - start))
+    return run
+
+
+def _ending(
+    run: Run, loop: Loop, place: torch.device, precision: torch.dtype, settings: Settings, seconds: float
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "finished": _now(),
+        "seconds": round(run.facts.get("seconds", 0.0) + seconds, 2),
+        "checkpoint_seconds": round(loop.checkpoint_seconds, 2),
+        "steps": loop.step.done,
+        "precision": str(precision).removeprefix("torch."),
+        "engine": settings.engine,
+        "environment": environment(place),
+    }
+    if place.type == "cuda":
+        facts["peak_memory_gb"] = round(torch.cuda.max_memory_allocated(place) / 1e9, 3)
+    return facts
+
+
+def _collapse(recipe: Recipe, warmup: float) -> Collapse:
+    options = {name: default for name, (_, default) in method_options(recipe.method).items()} | dict(recipe.options)
+    taus = (options.get("teacher_temperature"), options.get("student_temperature"))
+    pair = (float(taus[0]), float(taus[1])) if taus[0] is not None and taus[1] is not None else None
+    return Collapse(options.get("queue_size"), pair, max(int(warmup), 50))
+
+
+def _knn(
+    backbone: torch.nn.Module,
+    recipe: Recipe,
+    settings: Settings,
+    place: torch.device,
+    precision: torch.dtype,
+    display: Display,
+) -> Callable[[], dict[str, float]] | None:
+    data = evaluation_data(recipe, settings.data, KNN_LIMIT)
+    if data is None:
+        display.message("no labels, so no kNN while training")
+        return None
+    data = data.to(place)
+    return lambda: {"knn": knn_of(backbone, data, recipe, precision)}
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+__all__ = ["DATA_SETS", "Settings", "pretrain"]

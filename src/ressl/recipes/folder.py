@@ -1,0 +1,82 @@
+"""A recipe for a user's own pictures, chosen from what is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from ressl.data.views import STRONG, WEAK
+from ressl.errors import ResslError
+from ressl.evaluation.linear import LinearProtocol
+from ressl.recipes.recipe import Recipe
+
+SMALLEST = 32  # pictures; below that there is nothing to relate to
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a look at the data says."""
+
+    count: int
+    short_side: int  # the median
+    on_gpu: bool
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+
+def choose_recipe(kind: str, found: Findings) -> tuple[Recipe, list[str]]:
+    """A recipe for ``kind`` ("folder" or "array") and the reasons, one line each, for printing."""
+    if found.count < SMALLEST:
+        raise ResslError(f"{found.count} pictures are too few to learn from; bring at least {SMALLEST}")
+    why = []
+    size, stem = _size(found)
+    why.append(f"{size} px and the {stem} stem, because pictures have a short side of about {found.short_side} px")
+    batch = min(256, _power_of_two(found.count / 8))
+    groups = max(1, min(8, batch // 32))
+    why.append(f"batch {batch} in {groups} batch-norm groups, because there are {found.count:,} pictures")
+    queue = max(batch, min(131072, _power_of_two(found.count / 8)))
+    why.append(f"queue {queue:,}, about an eighth of the pictures, as the paper's are a twelfth to a sixth")
+    steps = 39_000 if found.on_gpu else 3_000
+    epochs = max(10, min(800, round(steps * batch / found.count)))
+    why.append(f"{epochs} epochs, about {epochs * (found.count // batch):,} steps; --epochs changes it")
+    width = 64 if found.on_gpu else 32
+    backbone = "resnet50" if found.on_gpu and size == 224 and found.count >= 200_000 else "resnet18"
+    if not found.on_gpu:
+        why.append("width 32 instead of 64, because there is no GPU")
+    recipe = Recipe(
+        name=kind,
+        summary="chosen from the data",
+        data=kind,
+        image_size=size,
+        mean=found.mean,
+        std=found.std,
+        views=(dataclasses.replace(WEAK, size=size), dataclasses.replace(STRONG, size=size)),
+        backbone=backbone,
+        stem=stem,
+        width=width,
+        bn_groups=groups,
+        options={
+            "queue_size": queue,
+            "teacher_momentum": 0.99 if found.count < 80_000 else 0.996 if found.count < 500_000 else 0.999,
+            "teacher_temperature": 0.04,
+        },
+        epochs=epochs,
+        batch_size=batch,
+        knn_every=max(1, epochs // 20),
+        knn_k=min(200, max(5, found.count // 20)),
+        linear=LinearProtocol(schedule="cosine", lr=0.2),
+    )
+    return recipe, why
+
+
+def _size(found: Findings) -> tuple[int, str]:
+    if found.short_side <= 48:
+        return 32, "small"
+    if found.short_side <= 128 or not found.on_gpu:
+        return 64, "medium"
+    return (128, "imagenet") if found.short_side <= 200 else (224, "imagenet")
+
+
+def _power_of_two(x: float) -> int:
+    return 2 ** max(2, math.floor(math.log2(max(x, 4))))

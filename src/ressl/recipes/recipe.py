@@ -1,0 +1,193 @@
+"""What an experiment is: one frozen, typed value that can be saved, changed and rerun."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_type_hints
+
+from ressl.data.views import STRONG, WEAK, View, parse_view
+from ressl.errors import ResslError, unknown
+from ressl.evaluation.linear import STEP, LinearProtocol
+from ressl.methods import METHODS
+from ressl.nn.backbones import Stem
+from ressl.recipes.typed import build, convert, plain
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a result. Where it runs and how fast is not in here."""
+
+    name: str
+    summary: str = ""
+    # data
+    data: str = "folder"
+    image_size: int = 32
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    views: tuple[View, ...] = (WEAK, STRONG)  # teacher first
+    # model
+    backbone: str = "resnet18"
+    stem: Stem = "small"
+    width: int = 64
+    bn_groups: int = 8
+    method: str = "ressl"
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the method
+    # optimisation
+    epochs: int = 200
+    batch_size: int = 256
+    lr: float = 0.06  # per 256 samples
+    optimiser: Literal["sgd"] = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    decay_norm_and_bias: bool = True
+    warmup_epochs: float = 5.0
+    seed: int = 0
+    # watching and evaluation
+    knn_every: int = 10  # epochs; 0: only at the end
+    knn_k: int = 200
+    knn_temperature: float = 0.1
+    linear: LinearProtocol = STEP
+    paper: Mapping[str, float] = field(default_factory=dict)  # the paper's numbers for this recipe
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        object.__setattr__(self, "paper", MappingProxyType(dict(self.paper)))
+
+    def check(self) -> list[str]:
+        """Raise what makes the recipe impossible; return warnings for what makes it unwise."""
+        for name in ("epochs", "batch_size", "width", "bn_groups", "image_size", "knn_k"):
+            if getattr(self, name) < 1:
+                raise ResslError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.lr <= 0 or self.weight_decay < 0 or self.warmup_epochs < 0 or not 0 <= self.momentum < 1:
+            raise ResslError(
+                f"lr must be above 0, weight_decay and warmup_epochs at least 0 and momentum in [0, 1), "
+                f"not {self.lr}, {self.weight_decay}, {self.warmup_epochs} and {self.momentum}"
+            )
+        if self.batch_size % self.bn_groups:
+            raise ResslError(
+                f"a batch of {self.batch_size} does not split into {self.bn_groups} batch-norm groups; "
+                f"choose a batch_size that {self.bn_groups} divides, or other bn_groups"
+            )
+        if len(self.views) < 2:
+            raise ResslError(f"{self.method} needs at least two views, teacher first, not {len(self.views)}")
+        for view in self.views:
+            view.validate()
+        options = method_options(self.method)
+        for key in self.options:
+            if key not in options:
+                raise unknown(f"option of {self.method}", key, options)
+        return self._check_relation()
+
+    def _check_relation(self) -> list[str]:
+        full = {name: default for name, (_, default) in method_options(self.method).items()} | dict(self.options)
+        queue_size = full.get("queue_size")
+        if queue_size is not None and queue_size < self.batch_size:
+            raise ResslError(
+                f"a queue of {queue_size} is smaller than the batch of {self.batch_size}; "
+                f"raise queue_size or lower batch_size"
+            )
+        tau_t, tau_s = full.get("teacher_temperature"), full.get("student_temperature")
+        for name, tau in (("teacher_temperature", tau_t), ("student_temperature", tau_s)):
+            if tau is not None and tau <= 0:
+                raise ResslError(f"{name} must be above 0, not {tau}")
+        if tau_t is not None and tau_s is not None and tau_t >= tau_s:
+            return [
+                f"teacher_temperature {tau_t} is not below student_temperature {tau_s}: the target is then no sharper "
+                "than the prediction, gives no direction, and the paper shows the model collapse (its Table 10)"
+            ]
+        return []
+
+    def replace(self, **changes: Any) -> Recipe:
+        """A changed copy. Keys are fields of the recipe or options of its method; values may be text."""
+        method = changes.get("method", self.method)
+        if method not in METHODS:
+            raise unknown("method", method, METHODS)
+        hints, options = get_type_hints(Recipe), method_options(method)
+        fields, chosen = {}, dict(self.options)
+        size = convert(int, changes.get("image_size", self.image_size), "image_size")
+        if "image_size" in changes and size != self.image_size:
+            fields["views"] = tuple(
+                dataclasses.replace(v, size=size) if v.size == self.image_size else v for v in self.views
+            )
+        for key, value in changes.items():
+            if key == "options":
+                chosen |= {k: _option(options, method, k, v) for k, v in value.items()}
+            elif key == "views":
+                fields["views"] = tuple(_view(item, size) for item in value)
+            elif key in hints:
+                fields[key] = convert(hints[key], value, key)
+            elif key in options:
+                chosen[key] = convert(options[key][0], value, key)
+            else:
+                raise unknown("recipe field or option", key, [*hints, *options])
+        return dataclasses.replace(self, options=chosen, **fields)
+
+    def to_json(self) -> str:
+        return json.dumps(plain(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "the recipe") -> Recipe:
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ResslError(f"{where} is not JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise ResslError(f"{where} must be a JSON object")
+        recipe: Recipe = build(cls, values, where)
+        if recipe.method not in METHODS:
+            raise unknown("method", recipe.method, METHODS)
+        if not isinstance(recipe.options, Mapping) or not isinstance(recipe.paper, Mapping):
+            raise ResslError(f"options and paper in {where} must be JSON objects")
+        return recipe.replace(options=dict(recipe.options))
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Recipe:
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ResslError(f"cannot read the recipe {path}: {error}") from error
+
+
+def method_options(method: str) -> dict[str, tuple[Any, Any]]:
+    """The keyword arguments of a method: name -> (type, default)."""
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    constructor = METHODS[method].__init__
+    hints = get_type_hints(constructor)
+    return {
+        name: (hints[name], parameter.default)
+        for name, parameter in inspect.signature(constructor).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def _option(options: dict[str, tuple[Any, Any]], method: str, key: str, value: Any) -> Any:
+    if key not in options:
+        raise unknown(f"option of {method}", key, options)
+    return convert(options[key][0], value, key)
+
+
+def _view(item: Any, size: int) -> View:
+    """A view, its JSON form, or text: ``strong``, ``crop+flip``, ``strong,size=160,blur=0.1,crop=(0.14 0.7)``."""
+    if isinstance(item, View):
+        return item
+    if isinstance(item, Mapping):
+        return convert(View, item, "views")
+    name, *settings = str(item).split(",")
+    view = parse_view(name, size)
+    hints = get_type_hints(View)
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        key = key.strip().replace("-", "_")
+        if key not in hints or not equals:
+            raise unknown("setting of a view", setting, [f"{hint}=..." for hint in hints])
+        if key in ("crop", "ratio", "blur_sigma"):
+            value = value.strip("()").replace(" ", ",").replace(":", ",")
+        view = dataclasses.replace(view, **{key: convert(hints[key], value, key)})
+    return view

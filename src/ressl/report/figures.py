@@ -1,0 +1,83 @@
+"""Figures as PNG files: training curves and nearest neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch import Tensor
+
+# One calm look for all figures: thin lines, no box, one accent.
+INK, ACCENT, WRONG, GRID = "#22303c", "#1f6f8b", "#c0392b", "#e3e8ec"
+
+
+def curves(rows: Sequence[dict[str, Any]], path: Path, title: str, queue_size: int | None = None) -> Path:
+    """Loss, kNN accuracy, and the teacher's entropy under its ceiling, against the epoch."""
+    panels: list[tuple[str, str, str]] = [
+        ("loss", "loss", "nats"),
+        ("knn", "kNN accuracy", "%"),
+        ("teacher_entropy", "teacher entropy", "nats"),
+    ]
+    panels = [panel for panel in panels if any(panel[0] in row for row in rows)]
+    figure = Figure(figsize=(4.2 * max(len(panels), 1), 3.2), dpi=120, layout="constrained")
+    axes = figure.subplots(1, max(len(panels), 1), squeeze=False)[0]
+    for axis, (name, label, unit) in zip(axes, panels, strict=True):
+        points = [(row["epoch"], row[name]) for row in rows if name in row]
+        few = len(points) <= 40
+        axis.plot(*zip(*points, strict=True), color=ACCENT, linewidth=1.6, marker="o" if few else None, markersize=3)
+        if name == "teacher_entropy" and queue_size:
+            axis.axhline(math.log(queue_size), color=INK, linewidth=0.8, linestyle=":")
+            axis.annotate("log K: knows nothing", (0.98, math.log(queue_size)), xycoords=("axes fraction", "data"),
+                          ha="right", va="bottom", fontsize=8, color=INK)  # fmt: skip
+        axis.set_title(label, fontsize=10, color=INK, loc="left")
+        axis.set_xlabel("epoch", fontsize=9, color=INK)
+        axis.set_ylabel(unit, fontsize=9, color=INK)
+        _calm(axis)
+    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    figure.savefig(path)
+    return path
+
+
+def neighbours(
+    queries: Tensor, found: Tensor, right: Tensor | None, path: Path, title: str, names: Sequence[str] = ()
+) -> Path:
+    """A row per query: the picture, then its nearest neighbours; a red frame marks another class.
+
+    ``queries`` is Q x 3 x H x W and ``found`` Q x n x 3 x H x W, both uint8; ``right`` is Q x n bool.
+    """
+    rows, columns = found.shape[0], found.shape[1]
+    figure = Figure(figsize=(0.82 * (columns + 1.6), 0.86 * rows + 0.6), dpi=120, layout="constrained")
+    ratios = [1.0, 0.25, *[1.0] * columns]
+    axes = figure.subplots(rows, columns + 2, squeeze=False, gridspec_kw={"width_ratios": ratios})
+    for q in range(rows):
+        _picture(axes[q][0], queries[q], INK)
+        if names:
+            axes[q][0].set_title(names[q], fontsize=7, color=INK, pad=2)
+        axes[q][1].axis("off")
+        for n in range(columns):
+            wrong = right is not None and not bool(right[q, n])
+            _picture(axes[q][n + 2], found[q, n], WRONG if wrong else None)
+    figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left")
+    figure.savefig(path)
+    return path
+
+
+def _picture(axis: Any, image: Tensor, frame: str | None) -> None:
+    axis.imshow(image.permute(1, 2, 0).cpu().numpy())
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set_visible(frame is not None)
+        spine.set_color(frame or INK)
+        spine.set_linewidth(2.0)
+
+
+def _calm(axis: Any) -> None:
+    axis.grid(True, color=GRID, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(labelsize=8, colors=INK, length=0)
+    for spine in axis.spines.values():
+        spine.set_visible(False)

@@ -1,0 +1,68 @@
+"""One JSON record per measured run, written by the program and never by hand.
+
+A record holds what is needed to trust and to repeat a number, and no path of the machine it was made on.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from ressl.engine.checkpoint import write_atomically
+from ressl.errors import ResslError
+from ressl.recipes.typed import plain
+from ressl.runs import Run
+
+SCHEMA = 1
+POINTS = 60  # of a curve that a record keeps
+
+
+def record(run: Run) -> dict[str, Any]:
+    """The record of a finished run and of the evaluations made of it."""
+    facts, recipe, rows = run.facts, run.recipe, run.metrics()
+    if "finished" not in facts:
+        raise ResslError(f"the run {run.path} is not finished; continue it with --resume first")
+    speeds = [row["images_per_second"] for row in rows if "images_per_second" in row]
+    evaluations = {}
+    for path in sorted((run.path / "evaluation").glob("*.json")):
+        evaluations[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+    curves = {name: short(run.curve(name)) for name in ("loss", "knn", "teacher_entropy", "spread", "agreement")}
+    return {
+        "schema": SCHEMA,
+        "kind": "pretrain",
+        "name": recipe.name,
+        "recipe": plain(recipe),
+        "seed": recipe.seed,
+        "commit": facts["environment"].get("commit"),
+        "environment": facts["environment"],
+        "finished": facts["finished"],
+        "seconds": facts["seconds"],
+        "steps": facts["steps"],
+        "precision": facts["precision"],
+        "engine": facts["engine"],
+        "peak_memory_gb": facts.get("peak_memory_gb"),
+        # The median: a log point that holds a compilation says nothing about the speed of training.
+        "images_per_second": round(statistics.median(speeds), 1) if speeds else None,
+        "evaluations": evaluations,
+        "curves": {name: points for name, points in curves.items() if points},
+    }
+
+
+def write_record(run: Run, folder: str | Path = "results") -> Path:
+    """Write the record and say where; a record of the same run is replaced."""
+    facts = record(run)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    when = facts["finished"].replace(":", "").replace("-", "")
+    path = folder / f"{facts['name']}-{facts['recipe']['method']}-e{facts['recipe']['epochs']}-s{facts['seed']}-{when}.json"
+    write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
+    return path
+
+
+def short(points: list[tuple[float, float]]) -> list[list[float]]:
+    """At most ``POINTS`` of a curve, evenly spaced, the last one always among them."""
+    every = max(1, -(-len(points) // POINTS))
+    kept = points[::-1][::every][::-1]
+    return [[round(x, 3), round(y, 5)] for x, y in kept]

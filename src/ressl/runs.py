@@ -1,0 +1,125 @@
+"""A run folder: everything about one training run, readable without the program that made it.
+
+    recipe.json       what was trained, and how; `ressl pretrain --recipe recipe.json` trains it again
+    run.json          where and with what it was trained, and how it ended
+    metrics.jsonl     the curves, a JSON object a line
+    tensorboard/      the same for TensorBoard
+    checkpoints/      the newest checkpoints (safetensors)
+    broken.txt        picture files that could not be read, if any
+    evaluation/       results of evaluations, one JSON file each
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, write_atomically
+from ressl.engine.records import read_metrics
+from ressl.errors import ResslError
+from ressl.methods import METHODS, Method
+from ressl.nn import build_backbone
+from ressl.recipes.recipe import Recipe
+
+
+def build_method(recipe: Recipe) -> Method:
+    """The method of a recipe with fresh weights; the same seed gives the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, recipe.bn_groups)
+        return METHODS[recipe.method](backbone, **recipe.options)
+
+
+class Run:
+    """A run folder on disk."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = CheckpointFolder(self.path / "checkpoints")
+
+    @classmethod
+    def create(cls, path: str | Path, recipe: Recipe, facts: Mapping[str, Any]) -> Run:
+        run = cls(path)
+        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+            hint = "add --resume to continue it, or" if (run.path / "recipe.json").exists() else "please"
+            raise ResslError(f"the run folder {path} exists already; {hint} choose another --out")
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(run.path / "recipe.json", recipe.to_json().encode())
+        except OSError as error:
+            raise ResslError(f"cannot write the run folder {path}: {error.strerror}") from error
+        run.note(facts)
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        run = cls(path)
+        if not (run.path / "recipe.json").is_file():
+            raise ResslError(f"{path} is not a run folder (it has no recipe.json)")
+        return run
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe.from_file(self.path / "recipe.json")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        try:
+            facts: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            return facts
+        except (OSError, ValueError):
+            return {}
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Add to ``run.json``."""
+        data = json.dumps(self.facts | dict(facts), indent=2) + "\n"
+        write_atomically(self.path / "run.json", data.encode())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_metrics(self.path)
+
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """(epoch, value) of one metric."""
+        return [(row["epoch"], row[name]) for row in self.metrics() if name in row]
+
+    def checkpoint(self) -> Checkpoint:
+        return self.checkpoints.load_latest()
+
+    def backbone(self) -> nn.Module:
+        """The trained student backbone, in eval mode on the CPU."""
+        method = build_method(self.recipe)
+        try:
+            method.load_state_dict(self.checkpoint().part("method."))
+        except RuntimeError as error:
+            raise ResslError(f"the checkpoint in {self.path} does not fit its recipe.json") from error
+        return method.backbone.eval()
+
+    def write_evaluation(self, name: str, result: Mapping[str, Any]) -> Path:
+        folder = self.path / "evaluation"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{name}.json"
+        write_atomically(path, (json.dumps(dict(result), indent=2) + "\n").encode())
+        return path
+
+    def read_evaluation(self, name: str) -> dict[str, Any] | None:
+        try:
+            result: dict[str, Any] = json.loads((self.path / "evaluation" / f"{name}.json").read_text(encoding="utf-8"))
+            return result
+        except (OSError, ValueError):
+            return None
+
+
+def default_out(recipe: Recipe) -> Path:
+    """``runs/<recipe>-<time>``, made unique."""
+    base = Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, n = base, 1
+    while path.exists():
+        n += 1
+        path = base.with_name(f"{base.name}-{n}")
+    return path

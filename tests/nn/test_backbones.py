@@ -1,0 +1,55 @@
+import pytest
+import torch
+import torchvision
+
+from ressl.errors import ResslError
+from ressl.nn import ProjectionHead, build_backbone
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
+def test_the_imagenet_stem_is_torchvisions_network(name):
+    torch.manual_seed(0)
+    ours, theirs = build_backbone(name), getattr(torchvision.models, name)()
+    theirs.fc = torch.nn.Identity()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+    assert ours(x).shape[1] == ours.features_dim
+
+
+@pytest.mark.parametrize(("stem", "side"), [("small", 32), ("medium", 16), ("imagenet", 8)])
+def test_stems_reduce_as_the_recipes_say(stem, side):
+    net = build_backbone("resnet18", stem, width=8)
+    seen = []
+    net.layer1.register_forward_hook(lambda m, i, o: seen.append(i[0].shape[-1]))
+    assert net(torch.randn(2, 3, 32, 32)).shape == (2, 64)
+    assert seen == [side]
+
+
+def test_width_scales_parameters():
+    count = lambda width: sum(p.numel() for p in build_backbone("resnet18", "small", width).parameters())
+    assert count(64) == 11_168_832  # torchvision's 11,176,512 less 7x7 - 3x3 kernels of the stem (7,680)
+    assert count(32) < count(64) / 3.8
+
+
+def test_convolutions_start_as_torchvisions():
+    torch.manual_seed(0)
+    weight = build_backbone("resnet18", "small").layer1[0].conv1.weight
+    assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)
+
+
+def test_any_timm_model_by_name():
+    pytest.importorskip("timm")
+    net = build_backbone("timm/resnet10t", bn_groups=2)
+    assert net.train()(torch.randn(4, 3, 64, 64)).shape == (4, net.features_dim)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("resnet81", "resnet18"), ("timm/resnet10", "resnet10t")])
+def test_a_wrong_name_offers_the_nearest(name, hint):
+    with pytest.raises(ResslError, match=hint):
+        build_backbone(name)
+
+
+def test_the_papers_head():
+    head = ProjectionHead(512, 2048, 128)
+    assert [tuple(p.shape) for p in head.parameters()] == [(2048, 512), (2048,), (128, 2048), (128,)]

@@ -1,0 +1,96 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ressl.nn import GroupedBatchNorm2d, build_backbone, group_batch_norm
+
+
+def separate(x, bn, groups):  # type: ignore[no-untyped-def]
+    """The reference: a batch norm of its own for every group (samples i, i + G, i + 2G ...), run one by one."""
+    norms = []
+    for _ in range(groups):
+        norm = nn.BatchNorm2d(bn.num_features, eps=bn.eps, momentum=bn.momentum).to(x.dtype)
+        norm.load_state_dict(bn.state_dict())
+        norms.append(norm)
+    y = torch.empty_like(x)
+    parts = [norm(x[g::groups]) for g, norm in enumerate(norms)]
+    for g, part in enumerate(parts):
+        y[g::groups] = part
+    mean = torch.stack([norm.running_mean for norm in norms]).mean(0)
+    var = torch.stack([norm.running_var for norm in norms]).mean(0)
+    return y, mean, var, norms
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    groups=st.integers(1, 4),
+    per=st.integers(2, 5),
+    channels=st.integers(1, 5),
+    side=st.integers(1, 4),
+    last=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_it_equals_separate_norms_forward_backward_and_running(groups, per, channels, side, last, seed):
+    torch.manual_seed(seed)
+    layout = torch.channels_last if last else torch.contiguous_format
+    bn = GroupedBatchNorm2d(channels, groups).double()
+    nn.init.normal_(bn.weight)
+    nn.init.normal_(bn.bias)
+    bn.running_mean.normal_()
+    x = torch.randn(groups * per, channels, side, side, dtype=torch.float64)
+    ours = x.clone().to(memory_format=layout).requires_grad_()
+    theirs = x.clone().requires_grad_()
+    expected, mean, var, norms = separate(theirs, bn, groups)
+    y = bn(ours)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(bn.running_mean, mean)
+    torch.testing.assert_close(bn.running_var, var)
+    weight = torch.randn_like(y)
+    (y * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    torch.testing.assert_close(bn.weight.grad, sum(n.weight.grad for n in norms))
+    torch.testing.assert_close(bn.bias.grad, sum(n.bias.grad for n in norms))
+
+
+def test_both_ways_of_computing_it_agree():
+    torch.manual_seed(0)
+    x = torch.randn(16, 4, 5, 5)
+    native, explicit = GroupedBatchNorm2d(4, 4), GroupedBatchNorm2d(4, 4)
+    torch.testing.assert_close(native._native(x), explicit._explicit(x))
+    torch.testing.assert_close(native.running_var, explicit.running_var)
+
+
+def test_eval_is_plain_batch_norm():
+    torch.manual_seed(0)
+    grouped, plain = GroupedBatchNorm2d(3, 2), nn.BatchNorm2d(3)
+    grouped(torch.randn(8, 3, 4, 4) * 3 + 1)
+    plain.load_state_dict(grouped.state_dict())
+    x = torch.randn(5, 3, 4, 4)  # five do not split in two groups, and need not
+    assert torch.equal(grouped.eval()(x), plain.eval()(x))
+
+
+def test_groups_do_not_see_each_other():
+    bn = GroupedBatchNorm2d(2, 2)
+    x = torch.randn(8, 2, 3, 3)
+    y = bn(x)
+    x[1::2] *= 100
+    assert torch.equal(bn(x)[0::2], y[0::2])
+
+
+def test_a_batch_that_does_not_split_is_named():
+    with pytest.raises(ValueError, match="7 does not split into 2"):
+        GroupedBatchNorm2d(3, 2)(torch.randn(7, 3, 2, 2))
+
+
+def test_conversion_keeps_weights_and_names():
+    torch.manual_seed(0)
+    plain = build_backbone("resnet10", "small", width=8)
+    names = list(plain.state_dict())
+    before = {k: v.clone() for k, v in plain.state_dict().items()}
+    grouped = group_batch_norm(plain, 4)
+    assert list(grouped.state_dict()) == names
+    assert all(torch.equal(v, before[k]) for k, v in grouped.state_dict().items())
+    assert sum(isinstance(m, GroupedBatchNorm2d) for m in grouped.modules()) == 12
