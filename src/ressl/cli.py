@@ -81,6 +81,7 @@ def _pretrain(commands: Any) -> None:
     pretrain.add_argument("--out", metavar="RUN", help="run folder (default: runs/<recipe>-<time>)")
     pretrain.add_argument("--resume", action="store_true", help="continue the run in --out from its last checkpoint")
     pretrain.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    pretrain.add_argument("--engine", default="auto", help="auto (graph on a GPU, eager elsewhere), eager, compile or graph")
     pretrain.add_argument("--precision", default="auto", help="auto (bf16 on a GPU), fp32 or bf16")
     pretrain.add_argument("--workers", metavar="N", help="decoding processes when data streams from files")
     pretrain.add_argument("--log-steps", metavar="N", default="50", help="steps between two log points (default: 50)")

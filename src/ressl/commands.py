@@ -64,6 +64,7 @@ def pretrain(options: Namespace, changes: dict[str, Any]) -> int:
                 out=options.out,
                 resume=options.resume,
                 device=options.device,
+                engine=options.engine,
                 precision=options.precision,
                 workers=workers,
                 rhythm=rhythm,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ressl import rng
 from ressl.data.base import ArraySource, Source
-from ressl.data.loaders import read_all
+from ressl.data.reading import read_all
 from ressl.data.sources import open_source, splits
 from ressl.engine.loop import device_of
 from ressl.environment import environment

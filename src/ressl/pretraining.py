@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from typing import Any
 import torch
 
 from ressl import console
-from ressl.data.base import ArraySource, Source
-from ressl.data.loaders import ResidentLoader, StreamingLoader, check_broken, choose_residency, pack
-from ressl.data.sources import DATA_SETS, guess_data, open_source, pretrain_split
+from ressl.data.base import Source
+from ressl.data.loaders import ResidentLoader, make_loader
+from ressl.data.reading import check_broken
+from ressl.data.sources import guess_data, open_source, pretrain_split
+from ressl.data.streaming import StreamingLoader
 from ressl.data.views import Views, describe
+from ressl.engine.accelerate import accelerate
 from ressl.engine.loop import Display, Loop, Rhythm, device_of
 from ressl.engine.monitor import Collapse
 from ressl.engine.optimisers import build_sgd
@@ -152,30 +156,19 @@ def _same(old: Recipe, new: Recipe, run: Run) -> None:
 def _loader(
     source: Source, recipe: Recipe, settings: Settings, place: torch.device, display: Display
 ) -> tuple[ResidentLoader | StreamingLoader, dict[str, str]]:
-    if len(source) < recipe.batch_size:
-        raise ResslError(
-            f"{source.name} has {len(source)} pictures, fewer than one batch of {recipe.batch_size}; lower --batch-size"
-        )
-    resident, why = choose_residency(source, place, recipe.image_size)
-    broken: dict[str, str] = {}
-    if resident:
-        packed = source if isinstance(source, ArraySource) else None
-        if packed is None:
-            packed, lost = pack(source)
-            broken = {str(item.path): item.reason for item in lost}
-            check_broken(lost, len(source), source.name)
-            if len(packed) < recipe.batch_size:
-                raise ResslError(f"only {len(packed)} pictures of {source.name} can be read; lower --batch-size")
-        display.message(why + _skipped(broken))
-        return ResidentLoader(packed, recipe.batch_size, place, recipe.seed), broken
-    display.message(why)
-    return StreamingLoader(
-        source, recipe.views, recipe.batch_size, place, recipe.seed, workers=settings.workers
-    ), broken
+    workers = default_workers() if settings.workers is None else settings.workers
+    opened = make_loader(source, recipe.views, recipe.batch_size, place, recipe.seed, workers)
+    broken = {str(item.path): item.reason for item in opened.broken}
+    check_broken(broken, len(source), source.name)
+    skipped = f"; {len(broken)} broken files skipped, listed in broken.txt" if broken else ""
+    display.message(opened.why + skipped)
+    return opened.loader, broken
 
 
-def _skipped(broken: dict[str, str]) -> str:
-    return f"; {len(broken)} broken files skipped, listed in broken.txt" if broken else ""
+def default_workers() -> int:
+    """Decoding processes: one per core this process may use, and not more than a loader can feed."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(16, cores)
 
 
 def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run, display: Display) -> None:
@@ -211,7 +204,8 @@ def _train(
     peak = recipe.lr * recipe.batch_size / 256
     step = TrainStep(
         method,
-        Views(recipe.views, recipe.mean, recipe.std, recipe.seed),
+        # The seed as a tensor: a compiled step is then the same program for every seed.
+        Views(recipe.views, recipe.mean, recipe.std, torch.tensor(recipe.seed, device=place)),
         loader,
         optimiser,
         lambda s: warmup_cosine(s, peak=peak, warmup_steps=warmup, total_steps=total),
@@ -219,6 +213,9 @@ def _train(
         precision=precision,
         log_capacity=max(settings.rhythm.log_steps, 1),
     )
+    engine, why = accelerate(step, settings.engine)
+    if why:
+        display.message(f"engine {engine}, because {why}")
     checkpoint = run.checkpoint() if resume and run.checkpoints.paths() else None
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
@@ -248,12 +245,12 @@ def _train(
         records.close()
         if isinstance(loader, StreamingLoader) and loader.broken:
             (run.path / "broken.txt").write_text("".join(f"{p}\t{r}\n" for p, r in loader.broken.items()))
-    run.note(_ending(run, loop, place, precision, settings, time.monotonic() - start))
+    run.note(_ending(run, loop, place, precision, engine, time.monotonic() - start))
     return run
 
 
 def _ending(
-    run: Run, loop: Loop, place: torch.device, precision: torch.dtype, settings: Settings, seconds: float
+    run: Run, loop: Loop, place: torch.device, precision: torch.dtype, engine: str, seconds: float
 ) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "finished": _now(),
@@ -261,7 +258,7 @@ def _ending(
         "checkpoint_seconds": round(loop.checkpoint_seconds, 2),
         "steps": loop.step.done,
         "precision": str(precision).removeprefix("torch."),
-        "engine": settings.engine,
+        "engine": engine,
         "environment": environment(place),
     }
     if place.type == "cuda":
@@ -295,5 +292,3 @@ def _knn(
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
-
-__all__ = ["DATA_SETS", "Settings", "pretrain"]

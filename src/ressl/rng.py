@@ -42,7 +42,8 @@ def bits(seed: Tensor | int, step: Tensor | int, rows: Tensor, columns: int, str
     key = _mix(_scalar(seed, device) ^ _mix(_scalar(stream + 1, device) * _GAMMA))
     key = _mix(key + _scalar(step, device))
     key = _mix(key + rows)[:, None]  # R x 1
-    counter = torch.arange(1, columns + 1, dtype=torch.int64, device=device)
+    # The idle `| 0` keeps the compiler from folding the product below into 32-bit index arithmetic (torch 2.11).
+    counter = torch.arange(1, columns + 1, dtype=torch.int64, device=device) | 0
     return _mix(key + counter * _GAMMA)
 
 

@@ -16,7 +16,7 @@ from ressl.errors import ResslError
 class Batch(NamedTuple):
     """One process's share of a step. Either whole pictures, from which the views are made, or one crop per view."""
 
-    index: Tensor  # B sample ids, int64
+    index: Tensor  # type: ignore[assignment]  # B sample ids, int64 (hides tuple.index)
     images: Tensor | None  # B x 3 x H x W uint8
     crops: list[Tensor] | None  # per view B x 3 x size x size uint8, not yet flipped
     labels: Tensor | None  # B int64

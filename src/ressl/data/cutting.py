@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,9 +20,7 @@ def cut(picture: Picture | Bitmap, boxes: Sequence[Box], sizes: Sequence[int]) -
     A JPEG is decoded at the smallest scale that still gives every crop twice the pixels it needs per side.
     """
     spare = min(min(height, width) // (2 * size) for (_, _, height, width), size in zip(boxes, sizes, strict=True))
-    shrink = next((s for s in (8, 4, 2) if s <= spare), 1) if picture.can_shrink else 1
-    image = picture.load(shrink)
-    scale = round(picture.width / image.width)  # what the decoder made of it
+    image, scale = _load(picture, spare)
     return [_resized(image, box, size, size, scale) for box, size in zip(boxes, sizes, strict=True)]
 
 
@@ -29,21 +28,24 @@ def centre(picture: Picture | Bitmap, size: int, short_side: int) -> NDArray[np.
     """The picture with its short side at ``short_side``, and the middle ``size`` x ``size`` of that."""
     short = min(picture.height, picture.width)
     height, width = (int(short_side * side / short) for side in (picture.height, picture.width))
-    spare = short // (2 * short_side)
-    shrink = next((s for s in (8, 4, 2) if s <= spare), 1) if picture.can_shrink else 1
-    image = picture.load(shrink)
-    whole = (0, 0, picture.height, picture.width)
-    pixels = _resized(image, whole, height, width, round(picture.width / image.width))
+    image, scale = _load(picture, short // (2 * short_side))
+    pixels = _resized(image, (0, 0, picture.height, picture.width), height, width, scale)
     top, left = round((height - size) / 2), round((width - size) / 2)
     return pixels[top : top + size, left : left + size]
 
 
+def _load(picture: Picture | Bitmap, spare: int) -> tuple[Image.Image, int]:
+    """The pixels, decoded ``spare`` times smaller where that can be had, and how many times it was."""
+    shrink = next((s for s in (8, 4, 2) if s <= spare), 1) if picture.can_shrink else 1
+    image = picture.load(shrink)
+    return image, round(picture.width / image.width)
+
+
 def _resized(image: Image.Image, box: Box, height: int, width: int, scale: int) -> NDArray[np.uint8]:
     top, left, box_height, box_width = box
-    if scale == 1:
-        # Cut first: Pillow's resize with a box lets pixels from outside the box into its border.
-        part = image.crop((left, top, left + box_width, top + box_height))
-        return np.asarray(part.resize((width, height), Image.Resampling.BILINEAR))
-    right, bottom = min((left + box_width) / scale, image.width), min((top + box_height) / scale, image.height)
-    edges = (left / scale, top / scale, right, bottom)
-    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, box=edges))
+    edges = [left / scale, top / scale, (left + box_width) / scale, (top + box_height) / scale]
+    # Cut first, outwards to whole pixels: Pillow's resize alone lets pixels from outside the box into its border.
+    x, y, right, bottom = int(edges[0]), int(edges[1]), math.ceil(edges[2]), math.ceil(edges[3])
+    part = image.crop((x, y, min(right, image.width), min(bottom, image.height)))
+    inside = (edges[0] - x, edges[1] - y, min(edges[2] - x, part.width), min(edges[3] - y, part.height))
+    return np.asarray(part.resize((width, height), Image.Resampling.BILINEAR, box=inside))

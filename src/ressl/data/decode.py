@@ -20,7 +20,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", 
 # A small file can declare a huge picture (a decompression bomb). 128 megapixels pass every camera in use and keep
 # one decode below a gigabyte. Pillow's own limit only warns at first; ours is checked before any pixel is decoded.
 PIXEL_LIMIT = 128_000_000
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# Nor are its remarks on odd metadata wanted, one per file: what cannot be read is listed, the rest is fine.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = {
@@ -112,7 +113,7 @@ class Picture:
         try:
             image: Image.Image = self._image
             if shrink > 1 and self.can_shrink:
-                image.draft(None, (-(-image.width // shrink), -(-image.height // shrink)))
+                image.draft(None, (image.width // shrink, image.height // shrink))
             image = _rgb(image)
             return image.transpose(_UPRIGHT[self._turn]) if self._turn in _UPRIGHT else image
         except Exception as error:

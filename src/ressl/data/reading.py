@@ -34,7 +34,7 @@ class SizesDiffer(ResslError):
 
 
 class Chunk(NamedTuple):
-    index: Tensor  # which samples were readable, int64
+    ids: Tensor  # which samples were readable, int64
     images: Tensor  # those, n x 3 x H x W uint8
     broken: list[BrokenImage]
 
@@ -110,7 +110,7 @@ def _gather(
     images = torch.empty(0, 3, 0, 0, dtype=torch.uint8)
     kept, parts, broken = 0, [], list[BrokenImage]()
     for part in read_chunks(source, size, short_side):
-        if not kept and len(part.index):
+        if not kept and len(part.ids):
             needed = len(source) * part.images[0].numel()
             if needed > ram() // 2:
                 raise ResslError(
@@ -118,9 +118,9 @@ def _gather(
                     "more than half of the memory here; read them in chunks."
                 )
             images = torch.empty(len(source), *part.images.shape[1:], dtype=torch.uint8)
-        images[kept : kept + len(part.index)] = part.images
-        kept += len(part.index)
-        parts.append(part.index)
+        images[kept : kept + len(part.ids)] = part.images
+        kept += len(part.ids)
+        parts.append(part.ids)
         broken += part.broken
         if progress is not None:
             progress(kept + len(broken), len(source))

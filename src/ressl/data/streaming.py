@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class _Job(NamedTuple):
 
 
 class _Made(NamedTuple):
-    index: Tensor
+    ids: Tensor  # as asked for, but for broken files
     crops: list[Tensor]
     broken: dict[str, str]
     error: str | None = None  # an exception from a worker would arrive with its traceback in the message
@@ -97,12 +97,8 @@ class _Cutter(Dataset[_Made]):
             except BrokenImage as error:
                 broken[error.path] = error.reason
         raise ResslError(
-            f"{len(broken):,} pictures in a row cannot be read, the last being {shown(error_path(broken))}."
+            f"{offset + 1:,} pictures in a row cannot be read, the last being {self.source.identify(index)}."
         )
-
-
-def error_path(broken: dict[str, str]) -> str:
-    return next(reversed(broken))
 
 
 def _box(row: Tensor) -> tuple[int, int, int, int]:
@@ -110,7 +106,7 @@ def _box(row: Tensor) -> tuple[int, int, int, int]:
     return top, left, height, width
 
 
-def _as_it_is(made: _Made) -> _Made:
+def _as_it_is(made: Any) -> Any:
     return made
 
 
@@ -180,7 +176,7 @@ class StreamingLoader(Loader):
 
     def _batch(self, made: _Made) -> Batch:
         self.broken.update(made.broken)
-        self._seen = min(self.samples, self._seen + len(made.index) + len(made.broken))
+        self._seen = min(self.samples, self._seen + len(made.ids) + len(made.broken))
         if made.error is not None:
             raise ResslError(made.error)
         if len(self.broken) > BROKEN_LIMIT * max(self._seen, min(self.samples, _JUDGED_AFTER)):
@@ -189,9 +185,9 @@ class StreamingLoader(Loader):
                 f"{len(self.broken):,} of the first {self._seen:,} pictures are broken, more than {BROKEN_LIMIT:.0%} "
                 f"(the first: {BrokenImage(path, reason)})."
             )
-        labels = None if self.source.labels is None else self.source.labels[made.index]
+        labels = None if self.source.labels is None else self.source.labels[made.ids]
         return Batch(
-            made.index.to(self.device, non_blocking=True),
+            made.ids.to(self.device, non_blocking=True),
             None,
             [crop.to(self.device, non_blocking=True) for crop in made.crops],
             None if labels is None else labels.to(self.device, non_blocking=True),

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ressl.data.loaders import Batch, StreamingLoader
+from ressl.data.batches import Batch
+from ressl.data.streaming import StreamingLoader
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, random_states, set_random_states
 from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors

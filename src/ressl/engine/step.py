@@ -11,7 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ressl.data.loaders import Batch, ResidentLoader, StreamingLoader
+from ressl.data.batches import Batch
+from ressl.data.loaders import ResidentLoader
+from ressl.data.streaming import StreamingLoader
 from ressl.data.views import Views
 from ressl.engine.optimisers import gradients, set_lr
 from ressl.methods.base import Method, Output
@@ -42,9 +44,10 @@ class TrainStep:
         self.method, self.views, self.loader, self.optimiser = method, views, loader, optimiser
         self.schedule, self.total_steps, self.precision, self.device = schedule, total_steps, precision, device
         self.wrapped: nn.Module = method  # what forward goes through: DDP or a compiled module when applied
+        self.memory_format = torch.contiguous_format
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
-        self.order = torch.zeros(len(loader.source), dtype=torch.int64, device=device)
+        self.order = torch.zeros(loader.samples, dtype=torch.int64, device=device)
         self.capacity = log_capacity
         self.names: list[str] = list(ENGINE_LOGS)
         self.ring = torch.zeros(log_capacity, 0, device=device)  # log_capacity x names, once names are known
@@ -64,16 +67,20 @@ class TrainStep:
         self.done += 1
 
     def body(self, batch: Batch | None) -> None:
-        lr = self.schedule(self.step)
-        set_lr(self.optimiser, lr)
-        self.method.set_progress(self.step / self.total_steps)
         with torch.no_grad():
-            views = self.make_views(batch)
+            views, lr = self.prepare(batch)
+        set_lr(self.optimiser, lr)
         with torch.autocast(self.device.type, dtype=self.precision, enabled=self.precision != torch.float32):
             output: Output = self.wrapped(views)
         output.loss.backward()
         self.update(output, lr)
         self.optimiser.zero_grad(set_to_none=True)
+
+    def prepare(self, batch: Batch | None) -> tuple[list[Tensor], Tensor]:
+        """The step's views and learning rate, and the method's own schedules."""
+        self.method.set_progress(self.step / self.total_steps)
+        views = [view.contiguous(memory_format=self.memory_format) for view in self.make_views(batch)]
+        return views, self.schedule(self.step)
 
     def make_views(self, batch: Batch | None) -> list[Tensor]:
         """Views of the next samples: gathered on the device, or finished from what a streaming loader brought."""
@@ -90,18 +97,20 @@ class TrainStep:
         finite = torch.isfinite(output.loss.detach()) & torch.isfinite(grad_norm)
         self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self.optimiser.step()
-        carry = None if output.carry is None else torch.where(finite, output.carry, torch.zeros_like(output.carry))
-        self.method.after_step(carry)
-        self.first_bad.copy_(torch.where((self.first_bad < 0) & ~finite, self.step, self.first_bad))
-        self._log(torch.stack([output.loss.detach().float(), lr, grad_norm]), output.logs)
-        self.step.add_(1)
-
-    def _log(self, engine_logs: Tensor, logs: dict[str, Tensor]) -> None:
+        logs = [output.loss, lr, grad_norm, *output.logs.values()]
         if self.ring.shape[1] == 0:
-            self.names = [*ENGINE_LOGS, *logs]
+            self.names = [*ENGINE_LOGS, *output.logs]
             self.ring = torch.zeros(self.capacity, len(self.names), device=self.device)
-        row = torch.cat([engine_logs, *(value.detach().float().reshape(1) for value in logs.values())])
+        self.after(output.carry, finite, [value.detach() for value in logs])
+
+    @torch.no_grad()
+    def after(self, carry: Tensor | None, finite: Tensor, logs: list[Tensor]) -> None:
+        """What follows the optimiser: teacher and queue, the record of the step, the step number."""
+        self.method.after_step(None if carry is None else torch.where(finite, carry, torch.zeros_like(carry)))
+        self.first_bad.copy_(torch.where((self.first_bad < 0) & ~finite, self.step, self.first_bad))
+        row = torch.stack([value.float() for value in logs])
         self.ring.index_copy_(0, (self.step % self.capacity).reshape(1), row[None])
+        self.step.add_(1)
 
     def drain(self) -> list[dict[str, float]]:
         """Logs of the steps since the last drain, oldest first. This waits for the device."""

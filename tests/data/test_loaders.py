@@ -1,0 +1,331 @@
+"""Loaders: who gets which sample, the same for any number of processes and workers, through breakage and resumption."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.v2.functional as TF
+from PIL import Image
+from torch import Tensor
+
+from ressl import rng
+from ressl.data import loaders
+from ressl.data.base import ArraySource, FileSource
+from ressl.data.decode import BrokenImage
+from ressl.data.loaders import (
+    Batch,
+    ResidentLoader,
+    SizesDiffer,
+    StreamingLoader,
+    check_broken,
+    choose_residency,
+    make_loader,
+    pack,
+    read_all,
+    read_chunks,
+)
+from ressl.data.views import View
+from ressl.errors import ResslError
+
+VIEWS = [View(size=16), View(size=12, crop=(0.1, 0.5))]
+
+
+def arrays(n: int, side: int = 8) -> ArraySource:
+    draw = torch.Generator().manual_seed(n)
+    images = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=draw)
+    return ArraySource("a", images, torch.arange(n) % 3, ["x", "y", "z"])
+
+
+def smooth(index: int, height: int, width: int) -> np.ndarray:
+    """A picture without noise, so that two ways of resizing it agree."""
+    y, x = np.mgrid[0:height, 0:width]
+    waves = [np.sin(x / 9 + index), np.cos(y / 7 + index), np.sin((x + y) / 11)]
+    return np.stack([128 + 100 * wave for wave in waves], 2).astype(np.uint8)
+
+
+def files(folder: Path, n: int, broken: tuple[int, ...] = (), size: tuple[int, int] | None = None) -> FileSource:
+    paths = []
+    for i in range(n):
+        path = folder / f"{i:03d}.png"
+        height, width = size or (24 + i % 5, 30 - i % 7)
+        Image.fromarray(smooth(i, height, width)).save(path)
+        if i in broken:
+            path.write_bytes(path.read_bytes()[:60])
+        paths.append(str(path))
+    return FileSource("files", paths, torch.arange(n) % 4, list("abcd"))
+
+
+def same(a: Batch, b: Batch) -> bool:
+    assert a.crops is not None
+    assert b.crops is not None
+    pairs = [(a.index, b.index), (a.labels, b.labels), *zip(a.crops, b.crops, strict=True)]
+    return all(x is not None and y is not None and torch.equal(x, y) for x, y in pairs)
+
+
+# --- resident ---
+
+
+def test_resident_epoch_visits_each_sample_once() -> None:
+    source = arrays(50)
+    loader = ResidentLoader(source, 8, "cpu", seed=3)
+    assert loader.steps_per_epoch == 6  # 48 of 50: the incomplete batch is dropped
+    epochs = [torch.cat([batch.index for batch in loader.iterate(epoch)]) for epoch in (0, 1)]
+    for epoch, seen in enumerate(epochs):
+        assert len(seen.unique()) == 48
+        assert torch.equal(seen, rng.permutation(3, epoch, 50, rng.ORDER, "cpu")[:48])
+    assert not torch.equal(epochs[0], epochs[1])
+    batch = loader.batch(1, 2)
+    assert batch.images is not None
+    assert batch.labels is not None
+    assert batch.crops is None
+    assert torch.equal(batch.images, source.images[batch.index])
+    assert torch.equal(batch.labels, batch.index % 3)
+    with pytest.raises(IndexError):
+        loader.batch(0, 6)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_share_the_global_batch(world: int, tmp_path: Path) -> None:
+    source = files(tmp_path, 20)
+    whole = ResidentLoader(arrays(20), 8, "cpu", seed=1)
+    streamed = list(StreamingLoader(source, VIEWS, 8, "cpu", seed=1).iterate(1))
+    for rank in range(world):
+        part = ResidentLoader(arrays(20), 8, "cpu", seed=1, rank=rank, world=world)
+        assert part.rows.tolist() == [j * world + rank for j in range(8 // world)]
+        for step in range(2):
+            assert torch.equal(part.batch(1, step).index, whole.batch(1, step).index[rank::world])
+        shares = StreamingLoader(source, VIEWS, 8, "cpu", seed=1, rank=rank, world=world).iterate(1)
+        for mine, all_of_it in zip(shares, streamed, strict=True):
+            assert mine.crops is not None
+            assert all_of_it.crops is not None
+            for a, b in zip(mine.crops, all_of_it.crops, strict=True):
+                assert torch.equal(a, b[rank::world])  # the same crops, too
+
+
+def test_impossible_batches() -> None:
+    with pytest.raises(ResslError, match="does not fit 5 pictures"):
+        ResidentLoader(arrays(5), 8, "cpu", seed=0)
+    with pytest.raises(ResslError, match="shared evenly by 3"):
+        ResidentLoader(arrays(50), 8, "cpu", seed=0, world=3)
+
+
+# --- streaming ---
+
+
+def test_streaming_crops_are_those_of_the_view(tmp_path: Path) -> None:
+    """Against the definition: the box from the pure random numbers, cut and resized by torchvision."""
+    source = files(tmp_path, 9)
+    loader = StreamingLoader(source, VIEWS, 4, "cpu", seed=7)
+    epoch, step = 2, 1
+    batch = list(loader.iterate(epoch))[step]
+    assert batch.crops is not None
+    assert batch.images is None
+    assert torch.equal(batch.index, ResidentLoader(arrays(9), 4, "cpu", seed=7).batch(epoch, step).index)
+    global_step = epoch * loader.steps_per_epoch + step
+    for v, view in enumerate(VIEWS):
+        u = rng.uniform(7, global_step, torch.arange(4), View.COLUMNS, rng.VIEWS + v)
+        for row, index in enumerate(batch.index.tolist()):
+            picture = torch.from_numpy(source.read(index)).permute(2, 0, 1)
+            top, left, height, width = view.boxes(u[row : row + 1], *picture.shape[1:])[0].tolist()
+            expected = TF.resized_crop(picture, top, left, height, width, [view.size] * 2, antialias=True)
+            assert (batch.crops[v][row].int() - expected.int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing_and_resuming_neither(tmp_path: Path, workers: int) -> None:
+    source = files(tmp_path, 26, broken=(3, 11))
+    alone, many = (StreamingLoader(source, VIEWS, 5, "cpu", seed=2, workers=w) for w in (0, workers))
+    for epoch in (0, 1):  # the second goes through the persistent workers' restart
+        expected = list(alone.iterate(epoch))
+        assert all(same(a, b) for a, b in zip(expected, many.iterate(epoch), strict=True))
+    half = many.iterate(0)
+    next(half)
+    del half  # given up in the middle, as an interrupted epoch is
+    assert all(same(a, b) for a, b in zip(expected[2:], many.iterate(1, start_step=2), strict=True))
+    assert alone.broken == many.broken
+    assert {Path(p).name for p in many.broken} == {"003.png", "011.png"}
+    many.close()
+
+
+def test_the_global_random_state_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    list(StreamingLoader(files(tmp_path, 6), VIEWS, 3, "cpu", seed=0).iterate(0))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_broken_file_is_replaced_by_the_next(tmp_path: Path) -> None:
+    source = files(tmp_path, 24, broken=(4, 23))  # 23 wraps to 0
+    loader = StreamingLoader(source, VIEWS, 24, "cpu", seed=0)
+    (batch,) = loader.iterate(0)
+    asked = loader.order(0)
+    expected = [{4: 5, 23: 0}.get(i, i) for i in asked.tolist()]
+    assert batch.index.tolist() == expected
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [i % 4 for i in expected]
+    assert len(loader.broken) == 2
+
+
+def test_too_many_broken_files_stop_the_run(tmp_path: Path) -> None:
+    loader = StreamingLoader(files(tmp_path, 30, broken=(1, 8, 15, 22)), VIEWS, 10, "cpu", seed=0)
+    with pytest.raises(ResslError, match=r"more than 10%") as caught:
+        list(loader.iterate(0))
+    assert "\n" not in str(caught.value)
+    assert len(loader.broken) == 4
+    for workers in (0, 1):  # all of them: must not search through a million files
+        none = StreamingLoader(files(tmp_path, 30, broken=tuple(range(30))), VIEWS, 10, "cpu", seed=0, workers=workers)
+        with pytest.raises(ResslError, match="pictures in a row cannot be read") as caught:
+            list(none.iterate(0))
+        assert "\n" not in str(caught.value)
+        assert none.broken
+        none.close()
+
+
+class _Slow(View):
+    def boxes(self, u: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor:
+        time.sleep(0.2)
+        return super().boxes(u, height, width)
+
+
+def test_a_killed_worker_is_named(tmp_path: Path) -> None:
+    loader = StreamingLoader(files(tmp_path, 40), [_Slow(size=8)], 2, "cpu", seed=0, workers=1)
+    batches = loader.iterate(0)
+    next(batches)
+    worker = loader._loader._iterator._workers[0].pid  # type: ignore[union-attr]
+    os.kill(worker, signal.SIGINT)  # ignored: Ctrl-C is the main process's business
+    next(batches)
+
+    def rest() -> None:
+        # Also the wait is inside: torch raises from its signal handler, wherever the main thread is.
+        os.kill(worker, signal.SIGKILL)
+        try:
+            time.sleep(0.5)
+            for _ in batches:
+                pass
+        except RuntimeError as error:
+            raise loaders.lost_worker(error) or error from None
+
+    with pytest.raises(ResslError, match=f"loader worker {worker} died .*resume the run") as caught:
+        rest()
+    assert "\n" not in str(caught.value)
+    loader.close()
+    assert loaders.lost_worker(RuntimeError("CUDA out of memory")) is None
+
+
+def test_streaming_from_an_array_and_large_jpegs(tmp_path: Path) -> None:
+    images = torch.from_numpy(np.stack([smooth(i, 40, 40) for i in range(4)])).permute(0, 3, 1, 2)
+    (batch,) = StreamingLoader(ArraySource("a", images), VIEWS, 4, "cpu", seed=0).iterate(0)
+    assert batch.labels is None
+    assert batch.crops is not None
+    assert [tuple(crop.shape) for crop in batch.crops] == [(4, 3, 16, 16), (4, 3, 12, 12)]
+    # A JPEG decoded at a fraction of its size gives nearly the same crops as its full-size pixels.
+    paths = []
+    for i in range(4):
+        paths.append(str(tmp_path / f"{i}.jpg"))
+        Image.fromarray(smooth(i, 301, 403)).save(paths[-1], quality=95)
+    jpegs = FileSource("j", paths)
+    pixels = torch.from_numpy(np.stack([jpegs.read(i) for i in range(4)])).permute(0, 3, 1, 2)
+    (fast,) = StreamingLoader(jpegs, VIEWS, 4, "cpu", seed=0).iterate(0)
+    (exact,) = StreamingLoader(ArraySource("p", pixels), VIEWS, 4, "cpu", seed=0).iterate(0)
+    assert fast.crops is not None
+    assert exact.crops is not None
+    for a, b in zip(fast.crops, exact.crops, strict=True):
+        assert not torch.equal(a, b)  # the shorter way was taken
+        assert (a.int() - b.int()).abs().float().mean() < 1.5
+
+
+# --- choosing, packing, reading ---
+
+
+def test_choice_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    big = ArraySource("c", torch.zeros(1, 3, 32, 32, dtype=torch.uint8).expand(50_000, -1, -1, -1))
+    assert choose_residency(big, "cpu", 32) == (True, "resident: 50,000 pictures of 32 x 32 are 154 MB on cpu")
+    monkeypatch.setattr(loaders, "room", lambda device: 10**8)
+    assert choose_residency(big, "cpu", 32) == (
+        False,
+        "streaming: 50,000 pictures of 32 x 32 are 154 MB, more than the 100 MB set aside on cpu",
+    )
+    resident, why = choose_residency(files(tmp_path, 8), "cpu", 32)
+    assert not resident
+    assert why == "streaming: pictures differ in size (e.g. 24 x 30, 25 x 29)"
+    assert choose_residency(files(tmp_path, 8, size=(32, 32)), "cpu", 32)[0]
+    resident, why = choose_residency(files(tmp_path, 2, size=(300, 20)), "cpu", 32)
+    assert not resident
+    assert "much larger than views of 32" in why
+    assert choose_residency(files(tmp_path, 2, size=(300, 20)), "cpu", 224)[0]
+
+
+def test_pack_drops_broken_files_with_their_labels(tmp_path: Path) -> None:
+    source = files(tmp_path, 200, broken=(0, 77, 199), size=(10, 12))
+    calls: list[tuple[int, int]] = []
+    packed, broken = pack(source, lambda done, total: calls.append((done, total)))
+    kept = [i for i in range(200) if i not in (0, 77, 199)]
+    assert packed.images.shape == (197, 3, 10, 12)
+    assert all(np.array_equal(packed.read(new), source.read(old)) for new, old in enumerate(kept))
+    assert packed.labels is not None
+    assert packed.labels.tolist() == [i % 4 for i in kept]
+    assert packed.classes == source.classes
+    assert [Path(b.path).name for b in broken] == ["000.png", "077.png", "199.png"]
+    assert calls[-1] == (200, 200)
+    with pytest.raises(ResslError, match="none of the 3 pictures"):
+        pack(files(tmp_path, 3, broken=(0, 1, 2)))
+
+
+def test_a_late_mismatch_falls_back_to_streaming(tmp_path: Path) -> None:
+    source = files(tmp_path, 300, size=(8, 8))
+    odd = next(i for i in range(300) if i not in set(np.linspace(0, 299, 256, dtype=np.int64).tolist()))
+    Image.fromarray(smooth(0, 9, 9)).save(source.paths[odd])
+    assert source.size == (8, 8)  # the sample did not see it
+    with pytest.raises(SizesDiffer, match="9 x 9"):
+        pack(source)
+    opened = make_loader(source, VIEWS, 10, "cpu", seed=0)
+    assert isinstance(opened.loader, StreamingLoader)
+    assert opened.why.startswith("streaming: pictures differ in size (e.g. 8 x 8, and 9 x 9 in ")
+    opened = make_loader(files(tmp_path, 20, broken=(3,), size=(8, 8)), VIEWS, 10, "cpu", seed=0)
+    assert isinstance(opened.loader, ResidentLoader)
+    assert opened.why == "resident: 20 pictures of 8 x 8 are 4 kB on cpu"
+    assert len(opened.broken) == 1
+
+
+def test_check_broken(tmp_path: Path) -> None:
+    broken = [BrokenImage("a", "b")] * 11
+    check_broken(broken[:10], 100, "list.txt")
+    with pytest.raises(ResslError, match=r"11 of 100 pictures are broken \(11%.*list\.txt"):
+        check_broken(broken, 100, "list.txt")
+
+
+def test_read_all_resizes_like_torchvision(tmp_path: Path) -> None:
+    source = files(tmp_path, 12, broken=(5,))
+    images, labels, broken = read_all(source, size=16, short_side=20)
+    kept = [i for i in range(12) if i != 5]
+    assert images.shape == (11, 3, 16, 16)
+    assert labels is not None
+    assert labels.tolist() == [i % 4 for i in kept]
+    assert len(broken) == 1
+    for row, i in enumerate(kept):
+        picture = torch.from_numpy(source.read(i)).permute(2, 0, 1)
+        expected = TF.center_crop(TF.resize(picture, [20], antialias=True), [16, 16])
+        assert (images[row].int() - expected.int()).abs().max() <= 1
+    with pytest.raises(SizesDiffer, match="differ in size"):
+        read_all(source)
+    whole, _, none = read_all(arrays(5))
+    assert torch.equal(whole, arrays(5).images)
+    assert none == []
+    assert read_all(arrays(5), size=4)[0].shape == (5, 3, 4, 4)
+    chunks = list(read_chunks(source, size=8, chunk=5))
+    assert torch.cat([chunk.ids for chunk in chunks]).tolist() == kept
+    assert [len(chunk.broken) for chunk in chunks] == [0, 1, 0]
+
+
+def test_read_all_says_when_it_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ressl.data import reading
+
+    monkeypatch.setattr(reading, "ram", lambda: 1000)
+    with pytest.raises(ResslError, match="more than half of the memory"):
+        read_all(arrays(5))
