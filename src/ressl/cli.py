@@ -81,7 +81,9 @@ def _pretrain(commands: Any) -> None:
     pretrain.add_argument("--out", metavar="RUN", help="run folder (default: runs/<recipe>-<time>)")
     pretrain.add_argument("--resume", action="store_true", help="continue the run in --out from its last checkpoint")
     pretrain.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    pretrain.add_argument("--engine", default="auto", help="auto (graph on a GPU, eager elsewhere), eager, compile or graph")
+    pretrain.add_argument(
+        "--engine", default="auto", help="auto (graph on a GPU, eager elsewhere), eager, compile or graph"
+    )
     pretrain.add_argument("--precision", default="auto", help="auto (bf16 on a GPU), fp32 or bf16")
     pretrain.add_argument("--workers", metavar="N", help="decoding processes when data streams from files")
     pretrain.add_argument("--log-steps", metavar="N", default="50", help="steps between two log points (default: 50)")
@@ -94,7 +96,9 @@ def _pretrain(commands: Any) -> None:
     hints = get_type_hints(Recipe)
     for field in dataclasses.fields(Recipe):
         if field.name not in ("name", "summary", "data", "options", "paper", "linear", "views"):
-            fields.add_argument(_flag(field.name), metavar="X", dest=f"change:{field.name}", help=wants(hints[field.name]))
+            fields.add_argument(
+                _flag(field.name), metavar="X", dest=f"change:{field.name}", help=wants(hints[field.name])
+            )
     fields.add_argument(
         "--views", nargs="+", metavar="VIEW", dest="change:views",
         help="teacher first: weak, strong, none, or words joined by + (crop flip jitter gray blur solarize), "
@@ -185,7 +189,9 @@ def _main(arguments: list[str]) -> int:
         return 0
     from ressl import commands
 
-    changes = {k.removeprefix("change:"): v for k, v in vars(options).items() if k.startswith("change:") and v is not None}
+    changes = {
+        k.removeprefix("change:"): v for k, v in vars(options).items() if k.startswith("change:") and v is not None
+    }
     run = getattr(commands, options.command)
     code: int = run(options, changes)
     return code

@@ -97,7 +97,9 @@ def evaluate(options: Namespace, changes: dict[str, Any]) -> int:
                 device=options.device,
                 precision=options.precision,
                 again=options.again,
-                progress=lambda done, total, value, p=protocol, s=shown: s.progress(done, total, {"epoch": done, p: value}),
+                progress=lambda done, total, value, p=protocol, s=shown: s.progress(
+                    done, total, {"epoch": done, p: value}
+                ),
                 **(typed if protocol != "knn" else {}),
             )
         last = result.get("last", result.get("top1"))

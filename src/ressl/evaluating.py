@@ -42,9 +42,14 @@ class EvaluationData:
         return replace(self, train=move(self.train), test=move(self.test))
 
 
-def evaluation_data(recipe: Recipe, root: str | None, limit: int | None = None) -> EvaluationData | None:
-    """The labelled data of a recipe, or None where there are no labels. ``limit`` bounds each part."""
-    train = open_source(recipe.data, "train", root)
+def evaluation_data(
+    recipe: Recipe, root: str | None, limit: int | None = None, train: Source | None = None
+) -> EvaluationData | None:
+    """The labelled data of a recipe, or None where there are no labels.
+
+    ``limit`` bounds each part; ``train`` is the training split where it is at hand already.
+    """
+    train = open_source(recipe.data, "train", root) if train is None else train
     if train.labels is None:
         return None
     fit = _labelled(train, recipe, limit)
@@ -71,7 +76,9 @@ def _labelled(source: Source, recipe: Recipe, limit: int | None) -> tuple[Tensor
     return (images, labels) if len(keep) == len(labels) else (images[keep], labels[keep])
 
 
-def features_of(backbone: nn.Module, data: EvaluationData, recipe: Recipe, precision: torch.dtype) -> tuple[Tensor, Tensor]:
+def features_of(
+    backbone: nn.Module, data: EvaluationData, recipe: Recipe, precision: torch.dtype
+) -> tuple[Tensor, Tensor]:
     resize = recipe.linear.resize
     take = lambda images: extract(
         backbone, images, mean=recipe.mean, std=recipe.std, size=recipe.image_size, resize=resize, precision=precision

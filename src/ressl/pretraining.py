@@ -18,7 +18,7 @@ from ressl.data.reading import check_broken
 from ressl.data.sources import guess_data, open_source, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.data.views import Views, describe
-from ressl.engine.accelerate import accelerate
+from ressl.engine.accelerate import accelerate, lay_out
 from ressl.engine.loop import Display, Loop, Rhythm, device_of
 from ressl.engine.monitor import Collapse
 from ressl.engine.optimisers import build_sgd
@@ -192,7 +192,8 @@ def _train(
     display: Display,
     resume: bool,
 ) -> Run:
-    method = build_method(recipe).to(place).train()
+    method = build_method(recipe).train()
+    lay_out(method, place)
     optimiser = build_sgd(
         method,
         momentum=recipe.momentum,
@@ -200,7 +201,11 @@ def _train(
         decay_norm_and_bias=recipe.decay_norm_and_bias,
     )
     per_epoch = loader.steps_per_epoch
-    total, warmup, precision = recipe.epochs * per_epoch, recipe.warmup_epochs * per_epoch, precision_of(settings.precision, place)
+    total, warmup, precision = (
+        recipe.epochs * per_epoch,
+        recipe.warmup_epochs * per_epoch,
+        precision_of(settings.precision, place),
+    )
     peak = recipe.lr * recipe.batch_size / 256
     step = TrainStep(
         method,
@@ -291,4 +296,3 @@ def _knn(
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-

@@ -1,12 +1,12 @@
 """A run folder: everything about one training run, readable without the program that made it.
 
-    recipe.json       what was trained, and how; `ressl pretrain --recipe recipe.json` trains it again
-    run.json          where and with what it was trained, and how it ended
-    metrics.jsonl     the curves, a JSON object a line
-    tensorboard/      the same for TensorBoard
-    checkpoints/      the newest checkpoints (safetensors)
-    broken.txt        picture files that could not be read, if any
-    evaluation/       results of evaluations, one JSON file each
+recipe.json       what was trained, and how; `ressl pretrain --recipe recipe.json` trains it again
+run.json          where and with what it was trained, and how it ended
+metrics.jsonl     the curves, a JSON object a line
+tensorboard/      the same for TensorBoard
+checkpoints/      the newest checkpoints (safetensors)
+broken.txt        picture files that could not be read, if any
+evaluation/       results of evaluations, one JSON file each
 """
 
 from __future__ import annotations

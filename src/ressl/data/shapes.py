@@ -25,6 +25,8 @@ Distance = Callable[[Floats, Floats], Floats]  # below zero inside; the figure s
 
 SIZE = 32
 SPLITS = {"train": (4096, 1), "test": (1024, 2)}  # split -> how many, seed
+_GRID = 10  # squares along the table of attributes: more than a picture shows
+_SQUARE = (0.8, 1.1)  # the side of a square, where the picture's is 2
 _CHUNK = 256  # pictures rendered at once: the working arrays stay in the cache
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
@@ -115,12 +117,6 @@ def _colour(draw: _Draw, brightness: Floats, strength: float) -> Floats:
     return brightness[:, None] + tint - (tint * _LUMA).sum(1, keepdims=True)
 
 
-def _ramp(draw: _Draw, x: Floats, y: Floats) -> Floats:
-    """A slow change across the picture in any direction, about -1..1."""
-    way = draw.direction(len(x), 0.5)[:, :, None, None]
-    return way[:, 0] * x + way[:, 1] * y
-
-
 def _pattern(draw: _Draw, x: Floats, y: Floats) -> Floats:
     """Stripes or checks of any direction and width (triangle waves), -1..1; one of them fades into plain."""
     n = len(x)
@@ -138,32 +134,43 @@ def _render(draw: _Draw, labels: NDArray[np.int64], size: int) -> NDArray[np.uin
     x, y = np.broadcast_arrays(axis[None, None, :], axis[None, :, None])
     x, y = np.repeat(x, n, 0), np.repeat(y, n, 0)  # n x size x size, -1..1
 
-    # Where the figure stands: 50 to 85 % of the side wide, at most its outermost tenth beyond the border.
-    radius = draw(0.5, 0.85, n, 1, 1)
-    centre = draw(-1.0, 1.0, 2, n, 1, 1) * (np.float32(1.0) - np.float32(0.85) * radius)
-    tilt, mirror = draw.direction(n, 0.07)[:, :, None, None], draw.sign(n)[:, None, None]
-    u, v = (x - centre[0]) / radius, (y - centre[1]) / radius
-    u, v = (tilt[:, 0] * u + tilt[:, 1] * v) * mirror, tilt[:, 0] * v - tilt[:, 1] * u
+    # The figure is drawn several times, one per square of a grid that is itself turned, shifted and scaled at random.
+    # ``of`` picks each pixel's value from a table with one row of attributes per square.
+    side = draw(_SQUARE[0], _SQUARE[1], n, 1, 1)
+    turn, shift = draw.direction(n, 0.5)[:, :, None, None], draw(0.0, 1.0, 2, n, 1, 1)
+    across, down = (turn[:, 0] * x + turn[:, 1] * y) / side, (turn[:, 0] * y - turn[:, 1] * x) / side
+    across, down = across + shift[0] + np.float32(_GRID / 2), down + shift[1] + np.float32(_GRID / 2)
+    column, row = np.floor(across), np.floor(down)
+    square = (row * _GRID + column).astype(np.int64) + (np.arange(n) * _GRID * _GRID)[:, None, None]
+    of = lambda table: table[square]
+    squares = n * _GRID * _GRID
+
+    # In its square: size, place, tilt against the picture's own axes, and mirrored or not.
+    radius = draw(0.66, 0.92, squares)
+    centre = draw(-1.0, 1.0, 2, squares) * (np.float32(1.0) - radius)
+    tilt = draw.direction(squares, 0.07)
+    u, v = (across - column) * 2 - 1 - of(centre[0]), (down - row) * 2 - 1 - of(centre[1])
+    u, v = turn[:, 0] * u - turn[:, 1] * v, turn[:, 1] * u + turn[:, 0] * v  # upright again
+    cosine, sine = of(tilt[:, 0]), of(tilt[:, 1])
+    radius, mirror = of(radius), of(draw.sign(squares))
+    u, v = (cosine * u + sine * v) / radius * mirror, (cosine * v - sine * u) / radius
     distance = np.empty_like(u)
     for label, figure in enumerate(FIGURES.values()):
         chosen = labels == label
         distance[chosen] = figure(u[chosen], v[chosen])
-    # One pixel of the picture is 2 / size wide, and the distance is in radii: coverage falls over that width.
-    cover = np.clip(np.float32(0.5) - distance * radius * np.float32(size / 2), 0, 1)[..., None]
+    # A pixel is 2 / size wide, and the distance is in radii of side / 2: coverage falls over one pixel's width.
+    cover = np.clip(np.float32(0.5) - distance * radius * side * np.float32(size / 4), 0, 1)[..., None]
 
-    # Figure and ground differ in brightness by at least a quarter of the range, either way round.
-    half = draw(0.13, 0.23, n) * draw.sign(n)
-    middle = draw(0.38, 0.62, n)
-    ground_colour, figure_colour = _colour(draw, middle - half, 0.25), _colour(draw, middle + half, 0.25)
-
-    # Slow light and shade lie over both alike: they move raw pixels as much as the figure does, and hide no edge.
-    shade = _ramp(draw, x, y)[..., None] * draw(-0.25, 0.25, n, 1, 1, 3)
-    for _ in range(4):
-        spot, width = draw(-1.0, 1.0, 2, n, 1, 1), draw(0.3, 0.7, n, 1, 1)
+    # Colours: the ground wanders around the middle, each figure is clearly darker or clearly brighter.
+    ground = _colour(draw, draw(0.42, 0.58, n), 0.1)[:, None, None, :] + np.zeros((n, size, size, 3), np.float32)
+    for _ in range(5):  # soft blobs of light and colour
+        spot, width = draw(-1.0, 1.0, 2, n, 1, 1), draw(0.2, 0.6, n, 1, 1)
         fall = 1 / (1 + ((x - spot[0]) ** 2 + (y - spot[1]) ** 2) / (width * width))
-        shade += (fall * fall)[..., None] * (draw(-0.35, 0.35, n, 1, 1, 1) + draw(-0.1, 0.1, n, 1, 1, 3))
-    ground = ground_colour[:, None, None, :] + shade + _pattern(draw, x, y)[..., None] * draw(-0.12, 0.12, n, 1, 1, 3)
-    figure = figure_colour[:, None, None, :] + shade + _pattern(draw, x, y)[..., None] * draw(-0.12, 0.12, n, 1, 1, 3)
+        ground += (fall * fall)[..., None] * _colour(draw, draw(-0.12, 0.12, n), 0.3)[:, None, None, :]
+    ground += _pattern(draw, x, y)[..., None] * draw(-0.08, 0.08, n, 1, 1, 3)
+    paint = _colour(draw, np.float32(0.5) + draw(0.28, 0.42, squares) * draw.sign(squares), 0.3)
+    shine = draw(-0.12, 0.12, squares)
+    figure = of(paint) + (of(shine) * (_pattern(draw, u, v) + u))[..., None]
 
     picture = ground + cover * (figure - ground)
     picture += draw(-1.0, 1.0, n, size, size, 3) * draw(0.0, 0.06, n, 1, 1, 1)

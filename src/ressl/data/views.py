@@ -172,9 +172,7 @@ def normalize(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[floa
 class Views:
     """All views of a batch, normalised; a pure function of (seed, step, rows)."""
 
-    def __init__(
-        self, views: Sequence[View], mean: Sequence[float], std: Sequence[float], seed: int | Tensor
-    ) -> None:
+    def __init__(self, views: Sequence[View], mean: Sequence[float], std: Sequence[float], seed: int | Tensor) -> None:
         for view in views:
             view.validate()
         self.views, self.mean, self.std, self.seed = tuple(views), tuple(mean), tuple(std), seed

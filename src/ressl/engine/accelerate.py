@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ressl.data.batches import Batch
 from ressl.engine.optimisers import optimiser_tensors
@@ -19,6 +19,11 @@ from ressl.errors import unknown
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
 WARM_UP = 2  # steps before capture: the first compiles and chooses kernels, the second runs as the rest will
+
+
+def lay_out(method: nn.Module, device: torch.device) -> nn.Module:
+    """Move to the device in the layout its convolutions like; before the optimiser is made, whose state follows it."""
+    return method.to(device, memory_format=torch.channels_last) if device.type == "cuda" else method.to(device)
 
 
 def accelerate(step: TrainStep, engine: str) -> tuple[str, str]:
@@ -33,7 +38,6 @@ def accelerate(step: TrainStep, engine: str) -> tuple[str, str]:
     if on_gpu:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")  # TF32: ten bits more than bf16 has, at tensor-core speed
-        step.method.to(memory_format=torch.channels_last)
         step.memory_format = torch.channels_last
     if wanted in ("compile", "graph"):
         compile_parts(step)

@@ -47,7 +47,5 @@ def knn_accuracy(
 ) -> float:
     """Top-1 accuracy in percent."""
     classes = int(max(train_labels.max(), test_labels.max())) + 1
-    predicted = knn_predict(
-        train_features, train_labels, test_features, k=k, temperature=temperature, classes=classes
-    )
+    predicted = knn_predict(train_features, train_labels, test_features, k=k, temperature=temperature, classes=classes)
     return 100.0 * (predicted == test_labels).float().mean().item()

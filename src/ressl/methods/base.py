@@ -25,7 +25,8 @@ class Method(nn.Module):
 
     Views come teacher first and may differ in size. Hyper-parameters are keyword arguments of the constructor, and the
     recipe's ``options`` are checked against them. Everything that must survive a restart is a parameter or a
-    persistent buffer.
+    persistent buffer. A method may have a ``target(view)``: the part of its forward that has no gradient and does not
+    depend on the student; the engine may then run it beside the rest.
     """
 
     backbone: nn.Module  # what evaluation freezes

@@ -48,22 +48,25 @@ class ReSSL(Method):
     def forward(self, views: Sequence[Tensor]) -> Output:
         weak, *strong = views
         Q = self.queue.keys  # K x D; no copy: it only changes in after_step, when the backward is done
+        z2 = [l2_normalize(self.head(self.backbone(view))) for view in strong]  # B x D each
+        z1 = self.target(weak)
         with torch.no_grad():
-            shuffle, restore = self.shuffle(weak.shape[0])
-            z1 = l2_normalize(self.teacher(weak[shuffle])[restore])  # B x D
             log_p1 = losses.log_relation(z1, Q, self.tau_t)  # B x K, equation 3
-        loss = z1.new_zeros(())
-        for view in strong:
-            z2 = l2_normalize(self.head(self.backbone(view)))
-            log_p2 = losses.log_relation(z2, Q, self.tau_s)  # equation 4
-            loss = loss + losses.cross_entropy(log_p1, log_p2).mean() / len(strong)  # equation 5
+        log_p2 = [losses.log_relation(z, Q, self.tau_s) for z in z2]  # equation 4
+        loss = torch.stack([losses.cross_entropy(log_p1, p).mean() for p in log_p2]).mean()  # equation 5
         with torch.no_grad():
             logs = {
                 "teacher_entropy": losses.entropy(log_p1).mean(),
-                "agreement": (log_p1.argmax(-1) == log_p2.argmax(-1)).float().mean(),
-                "spread": spread(z2),
+                "agreement": (log_p1.argmax(-1) == log_p2[0].argmax(-1)).float().mean(),
+                "spread": spread(z2[0]),
             }
         return Output(loss, carry=z1, logs=logs)
+
+    @torch.no_grad()
+    def target(self, weak: Tensor) -> Tensor:
+        """The teacher's embeddings z1 of its own view, made from a shuffled batch."""
+        shuffle, restore = self.shuffle(weak.shape[0])
+        return l2_normalize(self.teacher(weak[shuffle])[restore])  # B x D
 
     @torch.no_grad()
     def after_step(self, carry: Tensor | None) -> None:

@@ -1,6 +1,6 @@
 """The paper's experiments. Every number is from the paper or, where it is silent, from the authors' code.
 
-    ressl pretrain cifar10          # then: ressl evaluate RUN --protocol linear
+ressl pretrain cifar10          # then: ressl evaluate RUN --protocol linear
 """
 
 from __future__ import annotations

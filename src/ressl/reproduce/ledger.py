@@ -56,7 +56,10 @@ def write_record(run: Run, folder: str | Path = "results") -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     when = facts["finished"].replace(":", "").replace("-", "")
-    path = folder / f"{facts['name']}-{facts['recipe']['method']}-e{facts['recipe']['epochs']}-s{facts['seed']}-{when}.json"
+    path = (
+        folder
+        / f"{facts['name']}-{facts['recipe']['method']}-e{facts['recipe']['epochs']}-s{facts['seed']}-{when}.json"
+    )
     write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
     return path
 
