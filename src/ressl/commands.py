@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
 from rich.console import Console
 from rich.table import Table
 
 from ressl import console
-from ressl.engine.loop import Rhythm
+from ressl.engine.loop import Display, Rhythm
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError
 from ressl.evaluating import evaluate as evaluate_run
@@ -97,9 +98,7 @@ def evaluate(options: Namespace, changes: dict[str, Any]) -> int:
                 device=options.device,
                 precision=options.precision,
                 again=options.again,
-                progress=lambda done, total, value, p=protocol, s=shown: s.progress(
-                    done, total, {"epoch": done, p: value}
-                ),
+                progress=_reporter(shown),
                 **(typed if protocol != "knn" else {}),
             )
         last = result.get("last", result.get("top1"))
@@ -132,6 +131,10 @@ def recipes(options: Namespace, changes: dict[str, Any]) -> int:
 def record(options: Namespace, changes: dict[str, Any]) -> int:
     print(write_record(Run.open(options.run), options.into))
     return 0
+
+
+def _reporter(shown: Display) -> Callable[[int, int, float], None]:
+    return lambda done, total, accuracy: shown.progress(done, total, {"epoch": done, "accuracy": accuracy})
 
 
 def _positive(name: str, value: str) -> int:

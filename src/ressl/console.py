@@ -16,6 +16,7 @@ _SHOWN = (  # metric, how it is written
     ("lr", "lr {:.4f}"),
     ("images_per_second", "{:,.0f} img/s"),
     ("knn", "kNN {:.1f} %"),
+    ("accuracy", "top-1 {:.2f} %"),
 )
 
 

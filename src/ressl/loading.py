@@ -26,13 +26,15 @@ class Transform:
 
     def __call__(self, picture: Image.Image | np.ndarray | Tensor) -> Tensor:
         if isinstance(picture, Image.Image):
-            picture = TF.pil_to_tensor(picture.convert("RGB"))
+            pixels = TF.pil_to_tensor(picture.convert("RGB"))
         elif isinstance(picture, np.ndarray):
-            picture = torch.from_numpy(picture).permute(2, 0, 1)
-        if min(picture.shape[-2:]) != self.resize:
-            picture = TF.resize(picture, [self.resize], antialias=True)
-        picture = TF.center_crop(picture, [self.size, self.size])
-        return TF.normalize(TF.to_dtype(picture, torch.float32, scale=True), list(self.mean), list(self.std))
+            pixels = torch.from_numpy(picture).permute(2, 0, 1)
+        else:
+            pixels = picture
+        if min(pixels.shape[-2:]) != self.resize:
+            pixels = TF.resize(pixels, [self.resize], antialias=True)
+        pixels = TF.center_crop(pixels, [self.size, self.size])
+        return TF.normalize(TF.to_dtype(pixels, torch.float32, scale=True), list(self.mean), list(self.std))
 
 
 def load(path: str | Path) -> tuple[nn.Module, Transform]:

@@ -19,7 +19,7 @@ from ressl.data.sources import guess_data, open_source, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.data.views import Views, describe
 from ressl.engine.accelerate import accelerate, lay_out
-from ressl.engine.loop import Display, Loop, Rhythm, device_of
+from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm, device_of
 from ressl.engine.monitor import Collapse
 from ressl.engine.optimisers import build_sgd
 from ressl.engine.records import Records
@@ -46,7 +46,7 @@ class Settings:
     engine: str = "auto"
     precision: str = "auto"
     workers: int | None = None
-    rhythm: Rhythm = Rhythm()
+    rhythm: Rhythm = RHYTHM
 
 
 def pretrain(
@@ -59,7 +59,7 @@ def pretrain(
     engine: str = "auto",
     precision: str = "auto",
     workers: int | None = None,
-    rhythm: Rhythm = Rhythm(),
+    rhythm: Rhythm = RHYTHM,
     display: Display | None = None,
     **changes: Any,
 ) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -28,11 +28,11 @@ _JUDGED_AFTER = 1000
 class CropView(Protocol):
     """What is needed of a view here; ressl.data.views.View has it."""
 
-    COLUMNS: int
+    COLUMNS: ClassVar[int]
 
     @property
     def size(self) -> int: ...
-    def boxes(self, u: Tensor, height: int, width: int) -> Tensor: ...
+    def boxes(self, u: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor: ...
 
 
 class _Job(NamedTuple):

@@ -23,7 +23,8 @@ WARM_UP = 2  # steps before capture: the first compiles and chooses kernels, the
 
 def lay_out(method: nn.Module, device: torch.device) -> nn.Module:
     """Move to the device in the layout its convolutions like; before the optimiser is made, whose state follows it."""
-    return method.to(device, memory_format=torch.channels_last) if device.type == "cuda" else method.to(device)
+    method.to(device)
+    return method.to(memory_format=torch.channels_last) if device.type == "cuda" else method
 
 
 def accelerate(step: TrainStep, engine: str) -> tuple[str, str]:

@@ -38,6 +38,9 @@ class Rhythm:
     checkpoint_share: float = 0.01  # of the time at most, for the checkpoints at the ends of epochs
 
 
+RHYTHM = Rhythm()
+
+
 class Loop:
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Loop:
         collapse: Collapse,
         evaluate: Callable[[], dict[str, float]] | None = None,
         evaluate_every: int = 0,
-        rhythm: Rhythm = Rhythm(),
+        rhythm: Rhythm = RHYTHM,
     ) -> None:
         self.step, self.epochs, self.records, self.checkpoints = step, epochs, records, checkpoints
         self.facts, self.display, self.collapse, self.rhythm = facts, display, collapse, rhythm

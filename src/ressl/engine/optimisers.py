@@ -39,7 +39,7 @@ def gradients(optimiser: torch.optim.Optimizer) -> list[Tensor]:
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
     """The optimiser's state under the names of the parameters, as checkpoints keep it."""
-    names = {p: name for name, p in module.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in module.named_parameters()}
     return {f"{names[p]}.{key}": value for p, state in optimiser.state.items() for key, value in state.items()}
 
 

@@ -16,8 +16,8 @@ class Output(NamedTuple):
     """What a forward gives the engine."""
 
     loss: Tensor
-    carry: Tensor | None = None  # what after_step needs, e.g. the keys to enqueue
-    logs: dict[str, Tensor] = {}  # 0-dim tensors that stay on the device; no .item() in the step
+    carry: Tensor | None  # what after_step needs, e.g. the keys to enqueue
+    logs: dict[str, Tensor]  # 0-dim tensors that stay on the device; no .item() in the step
 
 
 class Method(nn.Module):

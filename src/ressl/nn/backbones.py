@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import torch
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
@@ -83,7 +82,6 @@ def _timm(name: str) -> nn.Module:
         raise ResslError(f"the backbone timm/{name} needs timm: pip install 'ressl[timm]'") from error
     if not timm.is_model(name):
         raise unknown("timm model", name, timm.list_models())
-    model = timm.create_model(name, pretrained=False, num_classes=0)
-    with torch.no_grad():
-        model.features_dim = int(model.num_features)
+    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
+    model.features_dim = model.num_features
     return model

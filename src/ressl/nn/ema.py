@@ -33,8 +33,9 @@ class EMATeacher(nn.Module):
     @torch.no_grad()
     def update(self, student: nn.Module) -> None:
         """One step of the moving average."""
-        mine, theirs = list(self.module.parameters()), list(student.parameters())
+        mine: list[Tensor] = list(self.module.parameters())
+        theirs: list[Tensor] = list(student.parameters())
         # t + (1 - m)(s - t): one rounding fewer than m t + (1 - m) s, and exact where s == t.
-        change = torch._foreach_sub(theirs, mine)
+        change = list(torch._foreach_sub(theirs, mine))
         torch._foreach_mul_(change, 1.0 - self.momentum)
         torch._foreach_add_(mine, change)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ressl.data.views import STRONG, WEAK
 from ressl.errors import ResslError
 from ressl.evaluation.linear import LinearProtocol
+from ressl.nn.backbones import Stem
 from ressl.recipes.recipe import Recipe
 
 SMALLEST = 32  # pictures; below that there is nothing to relate to
@@ -70,7 +71,7 @@ def choose_recipe(kind: str, found: Findings) -> tuple[Recipe, list[str]]:
     return recipe, why
 
 
-def _size(found: Findings) -> tuple[int, str]:
+def _size(found: Findings) -> tuple[int, Stem]:
     if found.short_side <= 48:
         return 32, "small"
     if found.short_side <= 128 or not found.on_gpu:

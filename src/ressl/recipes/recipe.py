@@ -109,7 +109,8 @@ class Recipe:
         if method not in METHODS:
             raise unknown("method", method, METHODS)
         hints, options = get_type_hints(Recipe), method_options(method)
-        fields, chosen = {}, dict(self.options)
+        fields: dict[str, Any] = {}
+        chosen = dict(self.options)
         size = convert(int, changes.get("image_size", self.image_size), "image_size")
         if "image_size" in changes and size != self.image_size:
             fields["views"] = tuple(
