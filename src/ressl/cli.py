@@ -172,6 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `ressl recipes | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a full disk, a folder without permission
+        print(f"ressl: {error}", file=sys.stderr)
+        return 2
 
 
 def _main(arguments: list[str]) -> int:
@@ -219,5 +222,5 @@ def _unexpected(parser: Parser, command: str | None, word: str) -> str:
     here = _subparsers(parser)[command] if command else parser
     known = [flag for action in here._actions for flag in action.option_strings]
     near = difflib.get_close_matches(word.split("=")[0], known, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"see 'ressl {command} --help'"
+    hint = f"did you mean '{near[0]}'?" if near else f"see 'ressl {command or ''} --help'".replace("  ", " ")
     return f"unknown option '{word}'; {hint}"

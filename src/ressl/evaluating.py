@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ressl import rng
-from ressl.data.base import ArraySource, Source
-from ressl.data.reading import read_all
+from ressl.data.base import ArraySource, FileSource, Source
+from ressl.data.reading import SizesDiffer, read_all
 from ressl.data.sources import open_source, splits
 from ressl.engine.loop import device_of
 from ressl.environment import environment
@@ -65,15 +65,23 @@ def evaluation_data(
 
 
 def _labelled(source: Source, recipe: Recipe, limit: int | None) -> tuple[Tensor, Tensor]:
-    if isinstance(source, ArraySource):
-        images, labels = source.images, source.labels
-    else:  # a little more than the input, so that crops have room
-        images, labels, _ = read_all(source, None if source.size else round(recipe.image_size * 256 / 224))
-    assert labels is not None
-    keep = torch.nonzero(labels >= 0)[:, 0]
+    assert source.labels is not None
+    keep = torch.nonzero(source.labels >= 0)[:, 0]
     if limit is not None and len(keep) > limit:
         keep = keep[rng.permutation(0, 1, len(keep), rng.EVALUATION, "cpu")[:limit].sort().values]
-    return (images, labels) if len(keep) == len(labels) else (images[keep], labels[keep])
+    if isinstance(source, ArraySource):
+        whole = len(keep) == len(source)
+        return (source.images, source.labels) if whole else (source.images[keep], source.labels[keep])
+    assert isinstance(source, FileSource)  # chosen before they are read: of a million files a few are wanted
+    some = FileSource(source.name, [source.paths[int(i)] for i in keep], source.labels[keep], source.classes)
+    size = round(recipe.image_size * 256 / 224)  # a little more than the input, so that crops have room
+    as_they_are = source.size is not None and max(source.size) <= 2 * recipe.image_size
+    try:
+        images, labels, _ = read_all(some, None if as_they_are else size)
+    except SizesDiffer:  # size is judged by a sample of the files
+        images, labels, _ = read_all(some, size)
+    assert labels is not None
+    return images, labels
 
 
 def features_of(

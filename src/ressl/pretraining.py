@@ -16,9 +16,9 @@ from ressl.data.base import Source
 from ressl.data.loaders import ResidentLoader, make_loader
 from ressl.data.reading import check_broken
 from ressl.data.sources import guess_data, open_source, pretrain_split
-from ressl.data.streaming import StreamingLoader
+from ressl.data.streaming import StreamingLoader, lost_worker
 from ressl.data.views import Views, describe
-from ressl.engine.accelerate import accelerate, lay_out
+from ressl.engine.accelerate import ENGINES, accelerate, lay_out
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm, device_of
 from ressl.engine.monitor import Collapse
 from ressl.engine.optimisers import build_sgd
@@ -27,8 +27,9 @@ from ressl.engine.schedules import warmup_cosine
 from ressl.engine.signals import Interrupted
 from ressl.engine.step import TrainStep
 from ressl.environment import environment
-from ressl.errors import ResslError
+from ressl.errors import ResslError, unknown
 from ressl.evaluating import evaluation_data, knn_of, precision_of
+from ressl.methods import Method
 from ressl.recipes import Recipe, choose_recipe, get_recipe, method_options
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
@@ -93,15 +94,22 @@ def _pretrain(
     run, chosen, settings = _what(recipe, out, resume, settings, place, display, changes)
     for warning in chosen.check():
         display.message(f"warning: {warning}")
+    # All that can be wrong is looked at before anything is written or, which may take long, read.
+    if settings.engine not in ENGINES:
+        raise unknown("engine", settings.engine, ENGINES)
+    precision_of(settings.precision, place)
+    if run is None and out is not None:
+        Run.refuse_existing(out)
+    method = build_method(chosen)
     source = open_source(chosen.data, pretrain_split(chosen.data), settings.data)
     loader, broken = _loader(source, chosen, settings, place, display)
     if run is None:
         facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": _now()}
         run = Run.create(out or default_out(chosen), chosen, facts)
     if broken:
-        (run.path / "broken.txt").write_text("".join(f"{path}\t{reason}\n" for path, reason in broken.items()))
+        check_broken(broken, len(source), run.list_broken(broken))
     _describe(chosen, loader, run, display)
-    return _train(run, chosen, loader, settings, place, display, resume)
+    return _train(run, chosen, method, loader, settings, place, display, resume)
 
 
 def _what(
@@ -159,7 +167,6 @@ def _loader(
     workers = default_workers() if settings.workers is None else settings.workers
     opened = make_loader(source, recipe.views, recipe.batch_size, place, recipe.seed, workers)
     broken = {str(item.path): item.reason for item in opened.broken}
-    check_broken(broken, len(source), source.name)
     skipped = f"; {len(broken)} broken files skipped, listed in broken.txt" if broken else ""
     display.message(opened.why + skipped)
     return opened.loader, broken
@@ -186,14 +193,14 @@ def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run
 def _train(
     run: Run,
     recipe: Recipe,
+    method: Method,
     loader: ResidentLoader | StreamingLoader,
     settings: Settings,
     place: torch.device,
     display: Display,
     resume: bool,
 ) -> Run:
-    method = build_method(recipe).train()
-    lay_out(method, place)
+    lay_out(method.train(), place)
     optimiser = build_sgd(
         method,
         momentum=recipe.momentum,
@@ -240,26 +247,29 @@ def _train(
     if checkpoint is not None:
         loop.restore(checkpoint)
         display.message(f"resumed after step {step.done} of {total}")
-    start = time.monotonic()
+    start, earlier = time.monotonic(), run.facts.get("seconds", 0.0)
     try:
         loop.run()
     except Interrupted:
         display.message(f"saved after step {step.done}; continue with: ressl pretrain --resume --out {run.path}")
         raise
+    except RuntimeError as error:
+        if (sentence := lost_worker(error)) is None:
+            raise
+        raise sentence from None
     finally:
         records.close()
+        loader.close()
         if isinstance(loader, StreamingLoader) and loader.broken:
-            (run.path / "broken.txt").write_text("".join(f"{p}\t{r}\n" for p, r in loader.broken.items()))
-    run.note(_ending(run, loop, place, precision, engine, time.monotonic() - start))
+            run.list_broken(loader.broken)
+        run.note({"seconds": round(earlier + time.monotonic() - start, 2)})
+    run.note(_ending(loop, place, precision, engine))
     return run
 
 
-def _ending(
-    run: Run, loop: Loop, place: torch.device, precision: torch.dtype, engine: str, seconds: float
-) -> dict[str, Any]:
+def _ending(loop: Loop, place: torch.device, precision: torch.dtype, engine: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "finished": _now(),
-        "seconds": round(run.facts.get("seconds", 0.0) + seconds, 2),
         "checkpoint_seconds": round(loop.checkpoint_seconds, 2),
         "steps": loop.step.done,
         "precision": str(precision).removeprefix("torch."),

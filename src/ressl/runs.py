@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ressl.data.decode import shown
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, write_atomically
 from ressl.engine.records import read_metrics
 from ressl.errors import ResslError
@@ -33,7 +34,11 @@ def build_method(recipe: Recipe) -> Method:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, recipe.bn_groups)
-        return METHODS[recipe.method](backbone, **recipe.options)
+        try:
+            return METHODS[recipe.method](backbone, **recipe.options)
+        except (ValueError, RuntimeError) as error:  # a momentum of 1.5, a layer of -1 units
+            first = str(error).split("\n")[0]
+            raise ResslError(f"{recipe.method} cannot be built with these options: {first}") from error
 
 
 class Run:
@@ -44,11 +49,16 @@ class Run:
         self.checkpoints = CheckpointFolder(self.path / "checkpoints")
 
     @classmethod
+    def refuse_existing(cls, path: str | Path) -> None:
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            hint = "add --resume to continue it, or" if (path / "recipe.json").exists() else "please"
+            raise ResslError(f"the run folder {path} exists already; {hint} choose another --out")
+
+    @classmethod
     def create(cls, path: str | Path, recipe: Recipe, facts: Mapping[str, Any]) -> Run:
         run = cls(path)
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            hint = "add --resume to continue it, or" if (run.path / "recipe.json").exists() else "please"
-            raise ResslError(f"the run folder {path} exists already; {hint} choose another --out")
+        cls.refuse_existing(path)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             write_atomically(run.path / "recipe.json", recipe.to_json().encode())
@@ -80,6 +90,14 @@ class Run:
         """Add to ``run.json``."""
         data = json.dumps(self.facts | dict(facts), indent=2) + "\n"
         write_atomically(self.path / "run.json", data.encode())
+
+    def list_broken(self, broken: Mapping[str, str]) -> Path:
+        """Add picture files that could not be read, with the reason, to ``broken.txt``."""
+        path = self.path / "broken.txt"
+        known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = dict.fromkeys([*known, *(f"{shown(name)}\t{reason}" for name, reason in broken.items())])
+        write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+        return path
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_metrics(self.path)

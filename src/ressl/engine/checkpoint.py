@@ -95,7 +95,7 @@ def _header(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
         raise DamagedCheckpoint(f"{path} is not a ressl checkpoint, or it is cut short")
     try:
         header = json.loads(data[8 : 8 + size])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"{path} is not a ressl checkpoint, or its header is damaged") from error
     if not isinstance(header, dict):
         raise DamagedCheckpoint(f"{path} is not a ressl checkpoint")

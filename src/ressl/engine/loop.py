@@ -76,12 +76,16 @@ class Loop:
                     at_end = step.done % per_epoch == 0
                     if step.done % self.rhythm.log_steps == 0 or at_end:
                         self.log()
-                    if stop.signum is not None:
+                    if stop.signum is not None and not at_end:
                         self.save()
                         raise Interrupted(stop.signum, step.done)
                     if not at_end and self._due():
                         self.save()
-                self._end_epoch(epoch)
+                self._end_epoch(epoch)  # also when asked to stop: a resumed run would not come back to it
+                if stop.signum is not None:
+                    if self._saved_step != step.done:
+                        self.save()
+                    raise Interrupted(stop.signum, step.done)
             if self._saved_step != step.done:
                 self.save()
 
@@ -176,7 +180,7 @@ class Loop:
         set_random_states(checkpoint.part("random."), step.device)
         step.seek(checkpoint.facts["step"], checkpoint.facts["drained"])
         step.names = list(checkpoint.facts["logs"])
-        step.ring = checkpoint.tensors["engine.ring"].to(step.device)
+        step.fill_ring(checkpoint.tensors["engine.ring"].to(step.device))
         self._saved_step = self._logged_step = step.done
 
 
@@ -188,6 +192,8 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ResslError(f"unknown device '{name}'; use auto, cpu, cuda or cuda:0") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ResslError(f"unknown device '{name}'; use auto, cpu, cuda or cuda:0")
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise ResslError(f"'{name}' was asked for, but PyTorch sees no such CUDA device here; use --device cpu")
     return device

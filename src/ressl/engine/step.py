@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
@@ -43,7 +43,9 @@ class TrainStep:
         device = next(method.parameters()).device
         self.method, self.views, self.loader, self.optimiser = method, views, loader, optimiser
         self.schedule, self.total_steps, self.precision, self.device = schedule, total_steps, precision, device
-        self.wrapped: nn.Module = method  # what forward goes through: DDP or a compiled module when applied
+        # What the engine puts in from outside: the way a forward goes, and where its gradients come to rest.
+        self.call: Callable[[list[Tensor]], Output] = method
+        self.collect: Callable[[], None] = lambda: None
         self.memory_format = torch.contiguous_format
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
@@ -59,6 +61,15 @@ class TrainStep:
         self.step.fill_(step)
         self.done, self.drained = step, drained
 
+    def fill_ring(self, ring: Tensor) -> None:
+        """Take over the logs of a checkpoint, whose ring may have had another capacity (other ``log_steps``)."""
+        if len(ring) == self.capacity:
+            self.ring = ring.clone()
+            return
+        self.ring = torch.zeros(self.capacity, ring.shape[1], device=self.device)
+        for s in range(max(self.drained, self.done - min(len(ring), self.capacity)), self.done):
+            self.ring[s % self.capacity] = ring[s % len(ring)]
+
     def begin_epoch(self, epoch: int) -> None:
         self.order.copy_(self.loader.order(epoch))
 
@@ -71,8 +82,9 @@ class TrainStep:
             views, lr = self.prepare(batch)
         set_lr(self.optimiser, lr)
         with torch.autocast(self.device.type, dtype=self.precision, enabled=self.precision != torch.float32):
-            output: Output = self.wrapped(views)
+            output = self.call(views)
         output.loss.backward()
+        self.collect()
         self.update(output, lr)
         self.optimiser.zero_grad(set_to_none=True)
 

@@ -36,6 +36,15 @@ class LinearProtocol:
     resize: int | None = None  # test: short side before the centre crop; None: the picture as it is
     standardize: bool = False  # features to mean 0, deviation 1 first (for features of unknown scale)
 
+    def check(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ResslError(f"{name} of a linear evaluation must be at least 1, not {getattr(self, name)}")
+        if self.lr <= 0:
+            raise ResslError(f"lr of a linear evaluation must be above 0, not {self.lr}")
+        if self.resize is not None and self.resize < 1:
+            raise ResslError(f"resize must be at least 1 pixel, not {self.resize}")
+
 
 STEP = LinearProtocol()
 COSINE = LinearProtocol(schedule="cosine", lr=0.2)
@@ -78,6 +87,7 @@ def linear_evaluation(
     progress: Callable[[int, int, float], None] | None = None,
 ) -> LinearResult:
     """Train and test a linear classifier; ``backbone=None`` means that the inputs are features already."""
+    protocol.check()
     start, device = time.monotonic(), torch.device(device)
     fit, held = Data(*train, device), Data(*test, device)
     size = image_size or fit.x.shape[-1]

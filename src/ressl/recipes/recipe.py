@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -69,6 +69,13 @@ class Recipe:
                 f"lr must be above 0, weight_decay and warmup_epochs at least 0 and momentum in [0, 1), "
                 f"not {self.lr}, {self.weight_decay}, {self.warmup_epochs} and {self.momentum}"
             )
+        if self.knn_temperature <= 0 or self.knn_every < 0 or min(self.std) <= 0:
+            raise ResslError(
+                f"knn_temperature and std must be above 0 and knn_every at least 0, "
+                f"not {self.knn_temperature}, {self.std} and {self.knn_every}"
+            )
+        if not -(2**63) <= self.seed < 2**63:
+            raise ResslError(f"seed must fit in 64 bits, not {self.seed}")
         if self.batch_size % self.bn_groups:
             raise ResslError(
                 f"a batch of {self.batch_size} does not split into {self.bn_groups} batch-norm groups; "
@@ -118,8 +125,11 @@ class Recipe:
             )
         for key, value in changes.items():
             if key == "options":
+                value = convert(hints[key], value, key)
                 chosen |= {k: _option(options, method, k, v) for k, v in value.items()}
             elif key == "views":
+                if isinstance(value, str) or not isinstance(value, Sequence):
+                    raise ResslError(f"views wants a list of views, teacher first, not {value!r}")
                 fields["views"] = tuple(_view(item, size) for item in value)
             elif key in hints:
                 fields[key] = convert(hints[key], value, key)
@@ -143,8 +153,6 @@ class Recipe:
         recipe: Recipe = build(cls, values, where)
         if recipe.method not in METHODS:
             raise unknown("method", recipe.method, METHODS)
-        if not isinstance(recipe.options, Mapping) or not isinstance(recipe.paper, Mapping):
-            raise ResslError(f"options and paper in {where} must be JSON objects")
         return recipe.replace(options=dict(recipe.options))
 
     @classmethod

@@ -31,6 +31,10 @@ def convert(kind: Any, value: Any, key: str) -> Any:
         if isinstance(value, kind):  # type: ignore[arg-type]
             return value
         return build(kind, value, key)
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise ResslError(f"{key} must be a set of named values, not {value!r}")
+        return {str(name): convert(args[1], item, f"{key}.{name}") for name, item in value.items()}
     readers = {bool: _bool, int: _int, float: _float, str: _str}
     if kind in readers:
         return readers[kind](value, key)

@@ -24,7 +24,7 @@ def curves(rows: Sequence[dict[str, Any]], path: Path, title: str, queue_size: i
     panels = [panel for panel in panels if any(panel[0] in row for row in rows)]
     figure = Figure(figsize=(4.2 * max(len(panels), 1), 3.2), dpi=120, layout="constrained")
     axes = figure.subplots(1, max(len(panels), 1), squeeze=False)[0]
-    for axis, (name, label, unit) in zip(axes, panels, strict=True):
+    for axis, (name, label, unit) in zip(axes, panels, strict=False):
         points = [(row["epoch"], row[name]) for row in rows if name in row]
         few = len(points) <= 40
         axis.plot(*zip(*points, strict=True), color=ACCENT, linewidth=1.6, marker="o" if few else None, markersize=3)

@@ -1,0 +1,67 @@
+"""The fused norm against separate batch norms, on the device and in bf16 as it is used."""
+
+import copy
+
+import pytest
+import torch
+
+from ressl.nn import GroupedBatchNorm2d
+
+
+@pytest.mark.parametrize(
+    ("N", "C", "side", "groups"),
+    [(256, 64, 32, 8), (256, 512, 4, 8), (32, 48, 7, 2), (64, 2048, 7, 1), (24, 64, 56, 3)],
+)
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_norm_equals_the_plain_one(N, C, side, groups, residual, relu, dtype):
+    from ressl.engine.kernels import norm_act
+
+    torch.manual_seed(0)
+    norm = GroupedBatchNorm2d(C, groups).cuda()
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    reference = copy.deepcopy(norm).double()
+    last = {"memory_format": torch.channels_last}
+    x = (torch.randn(N, C, side, side, device="cuda") * 2 + 1).to(dtype).to(**last)
+    r = torch.randn(N, C, side, side, device="cuda").to(dtype).to(**last)
+    a, ar = x.clone().requires_grad_(), r.clone().requires_grad_()
+    b, br = x.double().requires_grad_(), r.double().requires_grad_()
+    y = norm_act(norm, a, ar if residual else None, relu)
+    z = reference._explicit(b)
+    z = z + br if residual else z
+    z = z.relu() if relu else z
+    # The gradient passes where ours is alive: a value that bf16 rounds to zero may differ in that.
+    w = torch.randn_like(y)
+    w = torch.where((y > 0) == (z > 0), w, 0) if relu else w
+    y.backward(w)
+    z.backward(w.double())
+
+    def error(ours, theirs):
+        return ((ours.double() - theirs).norm() / theirs.norm()).item()
+
+    bound = 1e-5 if dtype == torch.float32 else 6e-3
+    assert error(y, z) < bound
+    assert error(a.grad, b.grad) < bound
+    if residual:
+        assert error(ar.grad, br.grad) < bound
+    assert error(norm.weight.grad, reference.weight.grad) < bound
+    assert error(norm.bias.grad, reference.bias.grad) < bound
+    assert error(norm.running_mean, reference.running_mean) < 1e-4
+    assert error(norm.running_var, reference.running_var) < 1e-4
+
+
+def test_two_runs_agree_bit_for_bit():
+    from ressl.engine.kernels import norm_act
+
+    def once():
+        torch.manual_seed(0)
+        norm = GroupedBatchNorm2d(64, 8).cuda()
+        x = torch.randn(64, 64, 16, 16, device="cuda", dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+        x.requires_grad_()
+        norm_act(norm, x).sum().backward()
+        return x.grad, norm.weight.grad
+
+    for first, second in zip(once(), once(), strict=True):
+        assert torch.equal(first, second)
