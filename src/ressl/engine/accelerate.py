@@ -63,8 +63,8 @@ def _for_graph(step: TrainStep) -> None:
     if target is not None:
         method.target = torch.compiler.disable(beside(target))
     for child in method.children():
-        if any(True for _ in child.parameters()):  # the networks; what is left of forward is the loss
-            child.forward = torch.compiler.disable(child.forward)
+        network = any(True for _ in child.parameters())  # what is left of forward without them is the loss
+        child.forward = torch.compiler.disable(child.forward) if network else torch.compile(child.forward)
     method.forward = beside.mark(torch.compile(method.forward))  # type: ignore[method-assign]
     step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
     step.after = torch.compile(step.after)  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
@@ -58,8 +59,17 @@ def _bottleneck(self: Any, x: Tensor) -> Tensor:
     return _norm(self.bn3, self.conv3(out), _shortcut(self, x))
 
 
+def _stem(convolution: nn.Conv2d, x: Tensor) -> Tensor:
+    """The first convolution with its three channels padded to eight, which the tensor cores can take."""
+    missing = -x.shape[1] % 8
+    weight = F.pad(convolution.weight, (0, 0, 0, 0, 0, missing))
+    x = F.pad(x, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
+    return F.conv2d(x, weight, None, convolution.stride, convolution.padding)
+
+
 def _resnet(self: Any, x: Tensor) -> Tensor:
-    x = self.maxpool(_norm(self.bn1, self.conv1(x)))
+    x = _stem(self.conv1, x) if self.training else self.conv1(x)
+    x = self.maxpool(_norm(self.bn1, x))
     x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
     return self.fc(x.mean(dim=(2, 3)))
 

@@ -22,8 +22,14 @@ PROGRAMS = 512  # that share a reduction: about four for each multiprocessor of 
 
 
 @triton.jit
-def _moments(x_ptr, sum_ptr, square_ptr, n, R, C, S, G, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Sum and sum of squares of one part of one group: S x G x C partial results."""
+def _moments(
+    x_ptr, sum_ptr, square_ptr, n, C, S,
+    R: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Sum and sum of squares of one part of one group: S x G x C partial results.
+
+    R and G are constants of the kernel, so that the divisions below are shifts where they are powers of two.
+    """
     g = tl.program_id(0) % G
     s = tl.program_id(0) // G
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
@@ -99,8 +105,9 @@ def _apply(
 
 @triton.jit
 def _backward_moments(
-    dy_ptr, x_ptr, y_ptr, dz_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, sum_ptr, dot_ptr, n, R, C, S, G,
-    RESIDUAL: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    dy_ptr, x_ptr, y_ptr, dz_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, sum_ptr, dot_ptr, n, C, S,
+    R: tl.constexpr, G: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Sums of dz and of dz times the normalised x, where dz is the gradient behind ReLU and residual add."""
     g = tl.program_id(0) % G
@@ -214,7 +221,7 @@ class _NormAct(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         p = _Plan(x, groups)
         partial, statistics, y = p.partial(x), p.grouped(x), torch.empty_like(x)
-        _moments[p.reduce](x, partial[0], partial[1], p.n, p.R, p.C, p.S, p.G, ROWS=p.rows, COLS=p.cols)
+        _moments[p.reduce](x, partial[0], partial[1], p.n, p.C, p.S, R=p.R, G=p.G, ROWS=p.rows, COLS=p.cols)
         _statistics[p.few](
             partial[0], partial[1], statistics[0], statistics[1], running_mean, running_var,
             p.count, p.S, p.C, p.G, eps, momentum, **p.pads,
@@ -237,7 +244,7 @@ class _NormAct(torch.autograd.Function):
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
         _backward_moments[p.reduce](
             dy, x, x if y is None else y, dz, statistics[0], statistics[1], weight, bias, partial[0], partial[1],
-            p.n, p.R, p.C, p.S, p.G, RESIDUAL=ctx.residual, RELU=ctx.relu, ROWS=p.rows, COLS=p.cols,
+            p.n, p.C, p.S, R=p.R, G=p.G, RESIDUAL=ctx.residual, RELU=ctx.relu, ROWS=p.rows, COLS=p.cols,
         )  # fmt: skip
         _backward_statistics[p.few](
             partial[0], partial[1], means[0], means[1], dweight, dbias, p.count, p.S, p.C, p.G, **p.pads

@@ -91,7 +91,10 @@ class TrainStep:
     def prepare(self, batch: Batch | None) -> tuple[list[Tensor], Tensor]:
         """The step's views and learning rate, and the method's own schedules."""
         self.method.set_progress(self.step / self.total_steps)
-        views = [view.contiguous(memory_format=self.memory_format) for view in self.make_views(batch)]
+        # In the precision of the networks, which would otherwise make that copy themselves.
+        views = [
+            view.to(self.precision).contiguous(memory_format=self.memory_format) for view in self.make_views(batch)
+        ]
         return views, self.schedule(self.step)
 
     def make_views(self, batch: Batch | None) -> list[Tensor]:

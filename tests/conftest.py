@@ -1,0 +1,129 @@
+"""Small things that many tests stand on: a tiny recipe, tiny pictures, a display that remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ressl.engine.loop import Rhythm
+from ressl.evaluation.linear import LinearProtocol
+from ressl.recipes import Recipe, get_recipe
+
+torch.set_num_threads(1)
+
+TINY = {
+    "backbone": "resnet10",
+    "stem": "medium",
+    "width": 4,
+    "image_size": 16,
+    "batch_size": 16,
+    "bn_groups": 2,
+    "hidden_dim": 16,
+    "output_dim": 8,
+    "queue_size": 32,
+    "epochs": 2,
+    "warmup_epochs": 1.0,
+    "knn_every": 1,
+    "knn_k": 5,
+}
+
+
+class Memory:
+    """A display that keeps what it was told, and may do something at a step."""
+
+    def __init__(self, at: int | None = None, do: Callable[[], None] | None = None) -> None:
+        self.messages: list[str] = []
+        self.steps: list[int] = []
+        self.values: list[dict[str, float]] = []
+        self._at, self._do = at, do
+
+    def progress(self, done: int, total: int, values: dict[str, float]) -> None:
+        self.steps.append(done)
+        self.values.append(dict(values))
+        if self._do is not None and done == self._at:
+            act, self._do = self._do, None
+            act()
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    @property
+    def said(self) -> str:
+        return "\n".join(self.messages)
+
+
+@pytest.fixture
+def memory() -> type[Memory]:
+    return Memory
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Recipe]:
+    """A factory of recipes so small that a step takes milliseconds."""
+    protocol = LinearProtocol(schedule="cosine", lr=0.1, epochs=2, batch_size=16, augment=False)
+
+    def make(base: str = "demo", **changes: Any) -> Recipe:
+        return get_recipe(base).replace(**(TINY | {"linear": protocol} | changes))
+
+    return make
+
+
+@pytest.fixture
+def every_step() -> Rhythm:
+    return Rhythm(log_steps=1, checkpoint_minutes=1e9)
+
+
+def pixels(n: int, height: int = 16, width: int = 16, seed: int = 0) -> np.ndarray:
+    """n pictures of three classes that differ in colour; N x H x W x 3 uint8."""
+    draw = np.random.default_rng(seed)
+    images = draw.integers(0, 120, (n, height, width, 3), dtype=np.uint8)
+    for i in range(n):
+        images[i, :, :, i % 3] += 130
+    return images
+
+
+@pytest.fixture
+def array_file(tmp_path: Path) -> Path:
+    """72 labelled pictures to train on and 24 to test on, as an .npz."""
+    path = tmp_path / "pictures.npz"
+    np.savez(
+        path,
+        x_train=pixels(72),
+        y_train=np.arange(72) % 3,
+        x_test=pixels(24, seed=1),
+        y_test=np.arange(24) % 3,
+    )
+    return path
+
+
+@pytest.fixture
+def make_folder(tmp_path: Path) -> Callable[..., Path]:
+    """A folder of PNG files: of one size or of many, in classes or flat, some of them broken."""
+
+    def make(
+        n: int = 48,
+        *,
+        mixed: bool = False,
+        classes: bool = True,
+        broken: tuple[int, ...] = (),
+        name: str = "photos",
+        side: int = 16,
+    ) -> Path:
+        root = tmp_path / name
+        for i, picture in enumerate(pixels(n, side, side)):
+            folder = root / "abc"[i % 3] if classes else root
+            folder.mkdir(parents=True, exist_ok=True)
+            shape = (side + i % 5, side + i % 3) if mixed else (side, side)
+            path = folder / f"{i:03d}.png"
+            Image.fromarray(picture).resize(shape[::-1]).save(path)
+            if i in broken:
+                path.write_bytes(path.read_bytes()[:40])
+        return root
+
+    return make

@@ -1,0 +1,141 @@
+"""Linear evaluation against a plain loop of torch, on data where the answer is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ressl import rng
+from ressl.errors import ResslError
+from ressl.evaluation.linear import COSINE, PROTOCOLS, STEP, LinearProtocol, linear_evaluation
+from ressl.nn import build_backbone
+
+
+def separable(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = torch.arange(n) % 4
+    return 3 * torch.eye(4)[labels] + 0.3 * torch.randn(n, 4, generator=torch.Generator().manual_seed(seed)), labels
+
+
+def noisy(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = torch.arange(n) % 4
+    return torch.eye(4)[labels] + torch.randn(n, 4, generator=torch.Generator().manual_seed(seed)), labels
+
+
+@pytest.mark.parametrize("protocol", [STEP, COSINE], ids=["step", "cosine"])
+def test_separable_features_are_separated(protocol: LinearProtocol) -> None:
+    result = linear_evaluation(None, separable(200, 0), separable(80, 1), protocol=replace(protocol, epochs=20))
+    assert result.last == 100.0
+
+
+def test_random_labels_are_not_learnt() -> None:
+    x, y = torch.randn(400, 4, generator=torch.Generator().manual_seed(0)), torch.arange(400) % 4
+    other = torch.randn(400, 4, generator=torch.Generator().manual_seed(1))
+    assert linear_evaluation(None, (x, y), (other, y), protocol=replace(COSINE, epochs=5)).last < 40
+
+
+def plain(train: Any, test: Any, protocol: LinearProtocol, seed: int) -> list[float]:
+    """The same protocol with Python's learning rates, an ordinary optimiser and a test after each epoch."""
+    (x, y), (tx, ty) = train, test
+    if protocol.standardize:
+        mean, std = x.mean(0), x.std(0)
+        x, tx = (x - mean) / std, (tx - mean) / std
+    classifier = nn.Linear(x.shape[1], int(max(y.max(), ty.max())) + 1)
+    with torch.no_grad():
+        weight = torch.empty_like(classifier.weight)
+        classifier.weight.copy_(weight.normal_(0, 0.01, generator=torch.Generator().manual_seed(seed)))
+        classifier.bias.zero_()
+    optimiser = torch.optim.SGD(classifier.parameters(), lr=1.0, momentum=0.9, nesterov=protocol.nesterov)
+    B = min(protocol.batch_size, len(x))
+    steps, curve = len(x) // B, []
+    for epoch in range(protocol.epochs):
+        order = rng.permutation(seed, epoch, len(x), rng.EVALUATION, "cpu")
+        for s in range(steps):
+            done = (epoch * steps + s) / (steps * protocol.epochs)
+            if protocol.schedule == "cosine":
+                lr = protocol.lr * B / 256 * (1 + math.cos(math.pi * done)) / 2
+            else:
+                lr = protocol.lr * 0.1 ** sum(done >= m for m in protocol.milestones)
+            optimiser.param_groups[0]["lr"] = lr
+            index = order[s * B : (s + 1) * B]
+            optimiser.zero_grad()
+            F.cross_entropy(classifier(x[index]), y[index]).backward()
+            optimiser.step()
+        curve.append(100.0 * (classifier(tx).argmax(1) == ty).float().mean().item())
+    return curve
+
+
+@pytest.mark.parametrize("schedule", ["step", "cosine"])
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("standardize", [True, False])
+def test_it_is_a_plain_training_loop(schedule: Any, nesterov: bool, standardize: bool) -> None:
+    protocol = LinearProtocol(schedule, lr=2.0, epochs=6, batch_size=32, nesterov=nesterov, standardize=standardize)
+    train, test = noisy(150, 0), noisy(200, 1)
+    ours = linear_evaluation(None, train, test, protocol=protocol, seed=5)
+    reference = plain(train, test, protocol, 5)
+    assert len(set(reference)) > 2  # a curve that moves
+    assert ours.curve == pytest.approx(reference, abs=0.51)  # one of 200 may tip over by rounding
+    assert ours.last == ours.curve[-1]
+    assert ours.best == max(ours.curve)
+    assert ours.curve[ours.best_epoch - 1] == ours.best
+    assert ours.best not in ours.curve[: ours.best_epoch - 1]  # the first of equals
+
+
+def test_a_backbone_without_augmentation_is_its_features() -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet10", "medium", 4).train()
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (60, 3, 16, 16), dtype=torch.uint8, generator=draw)
+    y = torch.arange(60) % 3
+    x[torch.arange(60), y] //= 2  # a class darkens its colour
+    protocol = LinearProtocol("cosine", lr=5.0, epochs=4, batch_size=20, augment=False)
+    ours = linear_evaluation(backbone, (x, y), (x, y), protocol=protocol, seed=2)
+    assert backbone.training
+    with torch.no_grad():
+        features = backbone.eval()(x.float() / 255)
+    assert ours.curve == pytest.approx(plain((features, y), (features, y), protocol, 2), abs=1.7)
+    assert ours.last > 50
+
+
+def test_augmentation_changes_training_but_not_the_backbone() -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet10", "medium", 4).train()
+    before = {name: t.clone() for name, t in backbone.state_dict().items()}
+    x = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % 2
+    run = lambda seed: linear_evaluation(
+        backbone, (x, y), (x, y), protocol=LinearProtocol(epochs=3, batch_size=10, lr=1.0), seed=seed
+    )
+    first, again = run(0), run(0)
+    assert first.curve == again.curve
+    assert all(torch.equal(t, before[name]) for name, t in backbone.state_dict().items())
+
+
+def test_the_named_protocols_are_the_paper_s() -> None:
+    assert PROTOCOLS == {"step": STEP, "cosine": COSINE}
+    assert (STEP.schedule, STEP.lr, STEP.epochs, STEP.milestones, STEP.batch_size) == (
+        "step",
+        30.0,
+        100,
+        (0.6, 0.8),
+        256,
+    )
+    assert (STEP.nesterov, STEP.scale, STEP.augment) == (True, (0.08, 1.0), True)
+    assert (COSINE.schedule, COSINE.lr) == ("cosine", 0.2)
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": 0}, {"batch_size": -3}, {"lr": 0.0}, {"resize": 0}])
+def test_a_protocol_that_cannot_be_is_an_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ResslError, match=next(iter(wrong))):
+        linear_evaluation(None, noisy(20, 0), noisy(20, 1), protocol=replace(STEP, **wrong))
+
+
+def test_labels_must_match_samples() -> None:
+    x, y = noisy(20, 0)
+    with pytest.raises(ResslError, match="20 samples but 19 labels"):
+        linear_evaluation(None, (x, y[:-1]), (x, y))
