@@ -14,6 +14,7 @@ from ressl import rng
 from ressl.data.base import ArraySource, FileSource, Source
 from ressl.data.reading import SizesDiffer, read_all
 from ressl.data.sources import open_source, splits
+from ressl.engine.accelerate import lay_out
 from ressl.engine.loop import device_of
 from ressl.environment import environment
 from ressl.errors import ResslError, unknown
@@ -145,7 +146,7 @@ def evaluate(
     labelled = evaluation_data(recipe, data or run.facts.get("data"))
     if labelled is None:
         raise ResslError(f"{recipe.data} has no labels, so there is nothing to measure {protocol} against")
-    backbone, start = run.backbone().to(place), time.monotonic()
+    backbone, start = lay_out(run.backbone(), place), time.monotonic()
     labelled = labelled.to(place)
     if chosen is None:
         result: dict[str, Any] = {"top1": knn_of(backbone, labelled, recipe, dtype)}

@@ -200,6 +200,7 @@ def _train(
     display: Display,
     resume: bool,
 ) -> Run:
+    torch.manual_seed(recipe.seed)  # for what draws from torch's own generators: dropout, a method of the user's
     lay_out(method.train(), place)
     optimiser = build_sgd(
         method,
@@ -237,7 +238,7 @@ def _train(
         epochs=recipe.epochs,
         records=records,
         checkpoints=run.checkpoints,
-        facts={"recipe": plain(recipe)},
+        facts={"recipe": plain(recipe), "pictures": loader.samples},
         display=display,
         collapse=_collapse(recipe, warmup),
         evaluate=_knn(method.backbone, recipe, settings, place, precision, display),
@@ -245,6 +246,11 @@ def _train(
         rhythm=settings.rhythm,
     )
     if checkpoint is not None:
+        if (before := checkpoint.facts.get("pictures", loader.samples)) != loader.samples:
+            raise ResslError(
+                f"the run {run.path} began with {before:,} pictures, now there are {loader.samples:,}; "
+                "bring back its data, or start a new run with another --out"
+            )
         loop.restore(checkpoint)
         display.message(f"resumed after step {step.done} of {total}")
     start, earlier = time.monotonic(), run.facts.get("seconds", 0.0)

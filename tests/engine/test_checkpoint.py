@@ -80,14 +80,22 @@ def file(tmp_path: Path) -> tuple[Path, bytes, int]:
     return path, data, 8 + struct.unpack("<Q", data[:8])[0]
 
 
+def noticed(path: Path) -> bool:
+    """As pytest.raises does, but thousands of times in a second."""
+    try:
+        load(path)
+    except DamagedCheckpoint:
+        return True
+    return False
+
+
 def test_every_flipped_bit_of_the_header_is_noticed(file: tuple[Path, bytes, int]) -> None:
     path, data, end = file
     for place in range(end * 8):
         damaged = bytearray(data)
         damaged[place // 8] ^= 1 << place % 8
         path.write_bytes(damaged)
-        with pytest.raises(DamagedCheckpoint):
-            load(path)
+        assert noticed(path), f"bit {place}"
 
 
 def test_flips_and_cuts_of_the_body_are_noticed(file: tuple[Path, bytes, int]) -> None:

@@ -51,9 +51,12 @@ def test_the_mode_is_put_back_and_nothing_changes(backbone: nn.Module, training:
     extract(backbone, images(), mean=MEAN, std=STD)
     assert backbone.training is training
     assert all(torch.equal(t, before[name]) for name, t in backbone.state_dict().items())
-    with pytest.raises(RuntimeError), frozen(backbone):
+    with frozen(backbone):
         assert not backbone.training
-        raise RuntimeError
+        assert not torch.is_grad_enabled()
+    assert backbone.training is training
+    with pytest.raises(ZeroDivisionError), frozen(backbone):
+        _ = 1 / 0
     assert backbone.training is training
 
 

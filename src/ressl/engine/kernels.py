@@ -17,7 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-TILE = 4096  # elements that one program holds at a time
+# Chosen by timing on an H200 at the four activation sizes of ResNet-18 (docs/PERFORMANCE.md).
+TILE = 4096  # elements that a reducing program holds at a time
+MAP_TILE = 2048  # elements that a mapping program does
 PROGRAMS = 512  # that share a reduction: about four for each multiprocessor of a large GPU
 
 
@@ -195,15 +197,15 @@ class _Plan:
         N, self.C, H, W = x.shape
         self.N, self.G, self.R, self.n = N, groups, H * W, N // groups
         self.count = self.n * self.R
-        self.cols = min(triton.next_power_of_2(self.C), 64)
+        self.cols = min(triton.next_power_of_2(self.C), 32)
         self.rows = TILE // self.cols
         blocks = triton.cdiv(self.C, self.cols)
         self.S = max(1, min(PROGRAMS // (groups * blocks), triton.cdiv(self.count, self.rows)))
         self.reduce = (self.S * groups, blocks)
         self.pads = {"S_PAD": triton.next_power_of_2(self.S), "G_PAD": triton.next_power_of_2(groups), "COLS": 8}
         self.few = (triton.cdiv(self.C, 8),)
-        self.wide = min(triton.next_power_of_2(self.C), 512)
-        self.tall = min(triton.next_power_of_2(self.R), max(1, TILE // self.wide))
+        self.wide = min(triton.next_power_of_2(self.C), 256)
+        self.tall = min(triton.next_power_of_2(self.R), MAP_TILE // self.wide)
         self.map = (N * triton.cdiv(self.R, self.tall), triton.cdiv(self.C, self.wide))
 
     def partial(self, like: Tensor) -> Tensor:

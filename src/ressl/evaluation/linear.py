@@ -46,6 +46,9 @@ class LinearProtocol:
             raise ResslError(f"resize must be at least 1 pixel, not {self.resize}")
 
 
+BLOCK = 32  # steps whose features are made together
+CHUNK = 2048  # pictures that go through the backbone at once
+
 STEP = LinearProtocol()
 COSINE = LinearProtocol(schedule="cosine", lr=0.2)
 PROTOCOLS = {"step": STEP, "cosine": COSINE}
@@ -104,30 +107,30 @@ def linear_evaluation(
     shift, scale = _standardizer(train_features, protocol.standardize)
 
     N, B = len(fit.x), min(protocol.batch_size, len(fit.x))
-    steps = max(N // B, 1)
+    steps = N // B
     classes = int(max(fit.labels.max(), held.labels.max())) + 1
     classifier = nn.Linear(test_features.shape[1], classes).to(device)
     _initialise(classifier, seed)
     optimiser = torch.optim.SGD(
         classifier.parameters(), lr=torch.zeros((), device=device), momentum=0.9, nesterov=protocol.nesterov, fused=True
     )
-    rows = torch.arange(B, device=device)
     curve: list[float] = []
     for epoch in range(protocol.epochs):
-        order = rng.permutation(seed, epoch, N, rng.EVALUATION, device)
-        for step in range(steps):
-            number = torch.full((), epoch * steps + step, dtype=torch.int64, device=device)
-            optimiser.param_groups[0]["lr"].copy_(_lr(protocol, number, steps * protocol.epochs, B))
-            index = order[step * B : (step + 1) * B]
+        order = rng.permutation(seed, epoch, N, rng.EVALUATION, device)[: steps * B]
+        for first in range(0, steps, BLOCK):  # the backbone is frozen, so many steps' features are made at once
+            index = order[first * B : (first + BLOCK) * B]
             if train_features is not None:
                 features = (train_features[index] - shift) * scale
             else:
                 assert backbone is not None
-                with frozen(backbone), autocast(device, precision):
-                    features = backbone(views(fit.x[index], number, rows)[0]).float()
-            F.cross_entropy(classifier(features), fit.labels[index]).backward()
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+                rows = torch.arange(len(index), device=device) + first * B
+                features = _augmented(backbone, views, fit.x, index, epoch, rows, precision)
+            for i, (x, y) in enumerate(zip(features.split(B), fit.labels[index].split(B), strict=True)):
+                number = torch.full((), epoch * steps + first + i, dtype=torch.int64, device=device)
+                optimiser.param_groups[0]["lr"].copy_(_lr(protocol, number, steps * protocol.epochs, B))
+                F.cross_entropy(classifier(x), y).backward()
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
         with torch.no_grad():
             predicted = classifier((test_features - shift) * scale).argmax(1)
             curve.append(100.0 * (predicted == held.labels).float().mean().item())
@@ -135,6 +138,20 @@ def linear_evaluation(
             progress(epoch + 1, protocol.epochs, curve[-1])
     best = max(range(len(curve)), key=curve.__getitem__)
     return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start)
+
+
+def _augmented(
+    backbone: nn.Module, views: Views, images: Tensor, index: Tensor, epoch: int, rows: Tensor, precision: torch.dtype
+) -> Tensor:
+    """Features of fresh random views of ``images[index]``; ``rows`` are their places in the epoch."""
+    features = []
+    with frozen(backbone), autocast(rows.device, precision):
+        for i, r in zip(index.split(CHUNK), rows.split(CHUNK), strict=True):
+            view = views(images[i], epoch, r)[0]
+            if view.device.type == "cuda":
+                view = view.contiguous(memory_format=torch.channels_last)
+            features.append(backbone(view).float())
+    return torch.cat(features)
 
 
 def _initialise(classifier: nn.Linear, seed: int) -> None:

@@ -35,10 +35,12 @@ class ReSSL(Method):
         teacher_momentum: float = 0.99,
         student_temperature: float = 0.1,
         teacher_temperature: float = 0.04,
+        head_batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.head = ProjectionHead(backbone.features_dim, hidden_dim, output_dim)  # type: ignore[arg-type]
+        width: int = backbone.features_dim  # type: ignore[assignment]
+        self.head = ProjectionHead(width, hidden_dim, output_dim, batch_norm=head_batch_norm)
         self.teacher = EMATeacher(nn.Sequential(self.backbone, self.head), teacher_momentum)
         self.queue = MemoryQueue(queue_size, output_dim)
         self.shuffle = BatchShuffle()

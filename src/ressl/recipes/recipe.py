@@ -112,7 +112,7 @@ class Recipe:
 
     def replace(self, **changes: Any) -> Recipe:
         """A changed copy. Keys are fields of the recipe or options of its method; values may be text."""
-        method = changes.get("method", self.method)
+        method = convert(str, changes.get("method", self.method), "method")
         if method not in METHODS:
             raise unknown("method", method, METHODS)
         hints, options = get_type_hints(Recipe), method_options(method)
