@@ -196,14 +196,7 @@ def test_a_signal_at_the_end_of_an_epoch_loses_no_evaluation(
     with pytest.raises(Interrupted):
         build(tmp_path, Counter(), tiny(), display=display, **more).run()
     assert saved(tmp_path)[-1] == at
-    again = build(tmp_path, Counter(), tiny(), **more)
-    checkpoint = again.checkpoints.load_latest()
-    again.records.close()
-    again.records = Records(tmp_path, checkpoint.facts["step"])
-    again.restore(checkpoint)
-    again.run()
-    # the rows before were cleared by build's own fresh Records; what counts is that none is missing behind
-    assert [row["epoch"] for row in read_metrics(tmp_path) if "knn" in row] == [2, 3][: 3 - at // 4]
+    assert [row["step"] for row in read_metrics(tmp_path) if "knn" in row] == list(range(PER_EPOCH, at + 1, PER_EPOCH))
 
 
 def test_restoring_another_model_is_an_error(tmp_path: Path, tiny: Callable[..., Recipe]) -> None:
