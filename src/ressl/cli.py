@@ -7,10 +7,10 @@ import dataclasses
 import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, get_type_hints
 
-from ressl.errors import ResslError
+from ressl.errors import ResslError, unknown
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,7 +25,8 @@ class Parser(argparse.ArgumentParser):
         raise ResslError(f"{message.rstrip('.')}; see '{self.prog} --help'")
 
 
-def build_parser() -> Parser:
+def build_parser(asked: str | None = None) -> Parser:
+    """The parser; only the command that is asked for gets its options, because listing them imports the whole house."""
     parser = Parser(
         prog="ressl",
         description="Relational self-supervised learning: pre-train image backbones without labels.",
@@ -36,20 +37,17 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    _demo(commands)
-    _pretrain(commands)
-    _evaluate(commands)
-    _recipes(commands)
-    _record(commands)
+    for name, (summary, add_options) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
+        if name == asked:
+            add_options(command)
     return parser
 
 
-def _demo(commands: Any) -> None:
-    demo = commands.add_parser(
-        "demo",
-        help="train and evaluate on generated pictures",
-        description="Train ReSSL on generated pictures and compare its features with raw pixels and the untrained\n"
-        "backbone. Leaves curves.png and neighbours.png in the run folder. Needs neither data nor GPU.",
+def _demo(demo: Parser) -> None:
+    demo.description = (
+        "Train ReSSL on generated pictures and compare its features with raw pixels and the untrained\n"
+        "backbone. Leaves curves.png and neighbours.png in the run folder. Needs neither data nor GPU."
     )
     demo.add_argument("--out", metavar="RUN", help="run folder (default: runs/demo-<time>)")
     demo.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -57,21 +55,20 @@ def _demo(commands: Any) -> None:
     demo.add_argument("--seed", help="another seed")
 
 
-def _pretrain(commands: Any) -> None:
+def _pretrain(pretrain: Parser) -> None:
     from ressl.methods import METHODS
     from ressl.recipes import RECIPES, Recipe, method_options
-    from ressl.recipes.typed import wants
 
-    pretrain = commands.add_parser(
-        "pretrain",
-        help="pre-train a backbone",
-        description="Pre-train with a named recipe, or on your own pictures with a recipe chosen from what is there.",
-        epilog="examples:\n"
+    pretrain.description = (
+        "Pre-train with a named recipe, or on your own pictures with a recipe chosen from what is there."
+    )
+    pretrain.epilog = (
+        "examples:\n"
         "  ressl pretrain cifar10                          download the data, train 200 epochs\n"
         "  ressl pretrain cifar10 --data ~/cifar10 --epochs 20 --teacher-temperature 0.04\n"
         "  ressl pretrain --data photos/ --out runs/photos\n"
         "  ressl pretrain --resume --out runs/photos\n"
-        "  ressl pretrain tiny-imagenet --views crop+flip+gray strong,blur=0.1",
+        "  ressl pretrain tiny-imagenet --views crop+flip+gray strong,blur=0.1"
     )
     pretrain.add_argument("recipe", nargs="?", help=f"{', '.join(RECIPES)}, or a recipe.json of an earlier run")
     pretrain.add_argument(
@@ -98,7 +95,7 @@ def _pretrain(commands: Any) -> None:
     for field in dataclasses.fields(Recipe):
         if field.name not in ("name", "summary", "data", "options", "paper", "linear", "views"):
             fields.add_argument(
-                _flag(field.name), metavar="X", dest=f"change:{field.name}", help=wants(hints[field.name])
+                _flag(field.name), metavar="X", dest=f"change:{field.name}", help=_help(field.name, hints[field.name])
             )
     fields.add_argument(
         "--views", nargs="+", metavar="VIEW", dest="change:views",
@@ -109,20 +106,15 @@ def _pretrain(commands: Any) -> None:
     group = pretrain.add_argument_group("options of the method")
     for name, kind in options.items():
         if name not in hints:
-            group.add_argument(_flag(name), metavar="X", dest=f"change:{name}", help=wants(kind))
+            group.add_argument(_flag(name), metavar="X", dest=f"change:{name}", help=_help(name, kind))
 
 
-def _evaluate(commands: Any) -> None:
+def _evaluate(evaluate: Parser) -> None:
     from ressl.evaluating import CHOICES
     from ressl.evaluation.linear import LinearProtocol
-    from ressl.recipes.typed import wants
 
-    evaluate = commands.add_parser(
-        "evaluate",
-        help="measure a run's frozen backbone",
-        description="Measure a run's frozen backbone. Results go to RUN/evaluation/ and are not computed twice.",
-        epilog="examples:\n  ressl evaluate runs/x\n  ressl evaluate runs/x --protocol knn linear-cosine",
-    )
+    evaluate.description = "Measure a run's frozen backbone. Results go to RUN/evaluation/ and are not computed twice."
+    evaluate.epilog = "examples:\n  ressl evaluate runs/x\n  ressl evaluate runs/x --protocol knn linear-cosine"
     evaluate.add_argument("run", help="run folder")
     evaluate.add_argument(
         "--protocol", nargs="+", default=["knn", "linear"], metavar="P",
@@ -135,24 +127,70 @@ def _evaluate(commands: Any) -> None:
     group = evaluate.add_argument_group("changes to the linear protocol")
     for field in dataclasses.fields(LinearProtocol):
         kind = get_type_hints(LinearProtocol)[field.name]
-        group.add_argument(_flag(field.name), metavar="X", dest=f"change:{field.name}", help=wants(kind))
+        group.add_argument(_flag(field.name), metavar="X", dest=f"change:{field.name}", help=_help(field.name, kind))
 
 
-def _recipes(commands: Any) -> None:
-    recipes = commands.add_parser(
-        "recipes", help="list the recipes with the paper's numbers", description="List the recipes, or print one whole."
-    )
+def _recipes(recipes: Parser) -> None:
+    recipes.description = "List the recipes, or print one whole."
     recipes.add_argument("name", nargs="?", help="print this recipe as JSON")
 
 
-def _record(commands: Any) -> None:
-    record = commands.add_parser(
-        "record",
-        help="write a finished run into the ledger",
-        description="Write a finished run and its evaluations as one JSON record (no machine paths in it).",
-    )
+def _record(record: Parser) -> None:
+    record.description = "Write a finished run and its evaluations as one JSON record (no machine paths in it)."
     record.add_argument("run", help="run folder")
     record.add_argument("--into", default="results", metavar="FOLDER", help="default: results")
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+    "demo": ("train and evaluate on generated pictures", _demo),
+    "pretrain": ("pre-train a backbone", _pretrain),
+    "evaluate": ("measure a run's frozen backbone", _evaluate),
+    "recipes": ("list the recipes with the paper's numbers", _recipes),
+    "record": ("write a finished run into the ledger", _record),
+}
+
+
+HELP = {
+    "image_size": "side of the square the networks see, in pixels",
+    "mean": "per channel, of pixels in 0..1",
+    "std": "per channel, of pixels in 0..1",
+    "backbone": "resnet10, resnet18, resnet34, resnet50, or timm/<model>",
+    "stem": "first layers: small (32 px), medium (64 px), imagenet (224 px)",
+    "width": "channels of the first stage; 64 is the usual network",
+    "bn_groups": "groups of the batch with batch-norm statistics of their own",
+    "method": "the learning method",
+    "epochs": "passes over the data",
+    "batch_size": "samples per step, over all processes",
+    "lr": "peak learning rate per 256 samples",
+    "momentum": "of the optimiser",
+    "weight_decay": "of the optimiser",
+    "decay_norm_and_bias": "whether weight decay applies to norms and biases too",
+    "warmup_epochs": "epochs over which the learning rate rises",
+    "seed": "of everything that is random",
+    "knn_every": "epochs between two kNN measurements; 0: at the end only",
+    "knn_k": "neighbours",
+    "knn_temperature": "of the neighbours' weights",
+    "hidden_dim": "of the projection head",
+    "output_dim": "of the embedding",
+    "queue_size": "past samples that relations refer to (K)",
+    "teacher_momentum": "of the moving average (m)",
+    "student_temperature": "tau_s",
+    "teacher_temperature": "tau_t; below tau_s",
+    "head_batch_norm": "batch norm in the projection head (the paper has none)",
+    "schedule": "how the learning rate falls",
+    "milestones": "fractions of the epochs at which the step schedule falls to a tenth",
+    "nesterov": "Nesterov momentum",
+    "augment": "random crop and flip of the training pictures",
+    "scale": "area range of that crop",
+    "resize": "short side before the centre crop of test pictures; none: as they are",
+    "standardize": "features to mean 0 and deviation 1 first",
+}
+
+
+def _help(name: str, kind: Any) -> str:
+    from ressl.recipes.typed import wants
+
+    return f"{HELP[name]} ({wants(kind)})" if name in HELP else wants(kind)
 
 
 def _flag(name: str) -> str:
@@ -178,8 +216,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    parser = build_parser()
-    _offer_nearest_command(parser, arguments)
+    asked = arguments[0] if arguments else None
+    if asked is not None and not asked.startswith("-") and asked not in COMMANDS:
+        raise unknown("command", asked, COMMANDS)
+    parser = build_parser(asked)
     options, rest = parser.parse_known_args(arguments)
     if rest:
         raise ResslError(_unexpected(parser, options.command, rest[0]))
@@ -206,14 +246,6 @@ def _subparsers(parser: Parser) -> dict[str, Parser]:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     return {}
-
-
-def _offer_nearest_command(parser: Parser, arguments: list[str]) -> None:
-    from ressl.errors import unknown
-
-    first = next((a for a in arguments if not a.startswith("-")), None)
-    if first is not None and first == arguments[0] and first not in _subparsers(parser):
-        raise unknown("command", first, _subparsers(parser))
 
 
 def _unexpected(parser: Parser, command: str | None, word: str) -> str:

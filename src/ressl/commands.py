@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,9 +13,9 @@ from rich.table import Table
 from ressl import console
 from ressl.engine.loop import Display, Rhythm
 from ressl.engine.signals import Interrupted
-from ressl.errors import ResslError
+from ressl.errors import ResslError, unknown
+from ressl.evaluating import CHOICES
 from ressl.evaluating import evaluate as evaluate_run
-from ressl.evaluation.linear import LinearProtocol
 from ressl.pretraining import pretrain as pretrain_run
 from ressl.recipes import RECIPES, get_recipe
 from ressl.recipes.typed import convert
@@ -82,9 +82,10 @@ def pretrain(options: Namespace, changes: dict[str, Any]) -> int:
 
 
 def evaluate(options: Namespace, changes: dict[str, Any]) -> int:
-    hints = get_type_hints(LinearProtocol)
-    typed = {name: convert(hints[name], value, f"--{name.replace('_', '-')}") for name, value in changes.items()}
     run = Run.open(options.run)
+    for protocol in options.protocol:
+        if protocol not in CHOICES:
+            raise unknown("protocol", protocol, CHOICES)
     paper = run.recipe.paper.get("linear")
     table = Table(title=f"{run.recipe.method} on {run.recipe.data}, top-1", title_justify="left")
     for heading in ("protocol", "last", "best", "paper", "seconds"):
@@ -99,7 +100,7 @@ def evaluate(options: Namespace, changes: dict[str, Any]) -> int:
                 precision=options.precision,
                 again=options.again,
                 progress=_reporter(shown),
-                **(typed if protocol != "knn" else {}),
+                **(changes if protocol != "knn" else {}),
             )
         last = result.get("last", result.get("top1"))
         best = f"{result['best']:.2f} (epoch {result['best_epoch']})" if "best" in result else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from ressl.evaluation.features import extract
 from ressl.evaluation.knn import knn_accuracy
 from ressl.evaluation.linear import PROTOCOLS, LinearProtocol, linear_evaluation
 from ressl.recipes.recipe import Recipe
-from ressl.recipes.typed import plain
+from ressl.recipes.typed import build, plain
 from ressl.runs import Run
 
 HELD_OUT = 5  # without a test split, every fifth labelled picture is held out
@@ -115,6 +115,12 @@ def protocol_of(recipe: Recipe, name: str) -> LinearProtocol:
     return replace(PROTOCOLS[name.removeprefix("linear-")], resize=recipe.linear.resize)
 
 
+def with_changes(protocol: LinearProtocol, changes: Mapping[str, Any]) -> LinearProtocol:
+    """A changed copy; values may be text. An unknown or mistyped key is named."""
+    changed: LinearProtocol = build(LinearProtocol, plain(protocol) | dict(changes), "the linear protocol")
+    return changed
+
+
 def evaluate(
     run: Run | str,
     protocol: str = "linear",
@@ -136,7 +142,7 @@ def evaluate(
         raise unknown("protocol", protocol, CHOICES)
     recipe, place = run.recipe, device_of(device)
     dtype = precision_of(precision, place)
-    chosen = None if protocol == "knn" else replace(protocol_of(recipe, protocol), **changes)
+    chosen = None if protocol == "knn" else with_changes(protocol_of(recipe, protocol), changes)
     asked = {"k": recipe.knn_k, "temperature": recipe.knn_temperature} if chosen is None else plain(chosen)
     checkpoint = run.checkpoint()
     step = checkpoint.facts["step"]

@@ -17,7 +17,7 @@ from ressl.runs import Run
 
 @dataclass(frozen=True)
 class Transform:
-    """A picture (PIL image, H x W x 3 uint8 array, or 3 x H x W uint8 tensor) to the backbone's input, 3 x s x s."""
+    """A picture (PIL image, uint8 H x W x 3 or H x W array, 3 x H x W tensor) to the backbone's input, 3 x s x s."""
 
     size: int
     resize: int
@@ -28,7 +28,7 @@ class Transform:
         if isinstance(picture, Image.Image):
             pixels = TF.pil_to_tensor(picture.convert("RGB"))
         elif isinstance(picture, np.ndarray):
-            pixels = torch.from_numpy(picture).permute(2, 0, 1)
+            pixels = TF.pil_to_tensor(Image.fromarray(picture).convert("RGB"))  # gray and RGBA arrays too
         else:
             pixels = picture
         if min(pixels.shape[-2:]) != self.resize:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +13,19 @@ from ressl.data.base import Source
 from ressl.data.loaders import ResidentLoader, make_loader
 from ressl.data.reading import check_broken
 from ressl.data.sources import guess_data, open_source, pretrain_split
-from ressl.data.streaming import StreamingLoader, lost_worker
-from ressl.data.views import Views, describe
-from ressl.engine.accelerate import ENGINES, accelerate, lay_out
-from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm, device_of
-from ressl.engine.monitor import Collapse
-from ressl.engine.optimisers import build_sgd
-from ressl.engine.records import Records
-from ressl.engine.schedules import warmup_cosine
-from ressl.engine.signals import Interrupted
-from ressl.engine.step import TrainStep
-from ressl.environment import environment
+from ressl.data.streaming import StreamingLoader
+from ressl.data.views import describe
+from ressl.engine.accelerate import ENGINES
+from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.errors import ResslError, unknown
-from ressl.evaluating import evaluation_data, knn_of, precision_of
-from ressl.methods import Method
-from ressl.recipes import Recipe, choose_recipe, get_recipe, method_options
+from ressl.evaluating import precision_of
+from ressl.recipes import Recipe, choose_recipe, get_recipe
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
 from ressl.surveying import survey
+from ressl.training import Settings, now, train
 
-KNN_LIMIT = 50_000  # labelled pictures per part that the kNN while training looks at
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where and how a recipe runs. None of it is part of the experiment."""
-
-    data: str | None = None  # where the data set lies, or the folder or array of pictures
-    device: str = "auto"
-    engine: str = "auto"
-    precision: str = "auto"
-    workers: int | None = None
-    rhythm: Rhythm = RHYTHM
+LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
 
 
 def pretrain(
@@ -104,12 +82,12 @@ def _pretrain(
     source = open_source(chosen.data, pretrain_split(chosen.data), settings.data)
     loader, broken = _loader(source, chosen, settings, place, display)
     if run is None:
-        facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": _now()}
+        facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": now()}
         run = Run.create(out or default_out(chosen), chosen, facts)
     if broken:
         check_broken(broken, len(source), run.list_broken(broken))
     _describe(chosen, loader, run, display)
-    return _train(run, chosen, method, loader, settings, place, display, resume)
+    return train(run, chosen, method, source, loader, settings, place, display, resume)
 
 
 def _what(
@@ -126,9 +104,7 @@ def _what(
         if out is None:
             raise ResslError("resume needs the run folder: --out RUN")
         run = Run.open(out)
-        chosen = run.recipe
-        asked = _named(recipe).replace(**changes) if recipe is not None else chosen.replace(**changes)
-        _same(chosen, asked, run)
+        chosen = _continued(run, recipe, changes)
         data = settings.data or run.facts.get("data")
         return run, chosen, Settings(**(vars(settings) | {"data": data}))
     if recipe is not None:
@@ -148,17 +124,20 @@ def _named(recipe: str | Recipe) -> Recipe:
     return Recipe.from_file(recipe) if recipe.endswith(".json") else get_recipe(recipe)
 
 
-def _same(old: Recipe, new: Recipe, run: Run) -> None:
-    """A run continues with the recipe it began with; anything else would be another experiment."""
-    was, asked = plain(old), plain(new)
-    for key in ("name", "summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature"):
-        was.pop(key), asked.pop(key)
+def _continued(run: Run, recipe: str | Recipe | None, changes: dict[str, Any]) -> Recipe:
+    """The recipe a run goes on with: its own, but for what only looks on; else it would be another experiment."""
+    old = run.recipe
+    asked = (recipe if isinstance(recipe, Recipe) else old).replace(**changes)
+    was, wanted = plain(old), plain(asked)
+    if recipe is not None:
+        was["name"], wanted["name"] = old.name, _named(recipe).name
     for key, value in was.items():
-        if asked[key] != value:
+        if key not in LOOKING_ON and wanted[key] != value:
             raise ResslError(
-                f"the checkpoint in {run.path} is of another recipe: its {key} is {value!r}, not {asked[key]!r}; "
+                f"the checkpoint in {run.path} is of another recipe: its {key} is {value!r}, not {wanted[key]!r}; "
                 "resume without that change, or start a new run with another --out"
             )
+    return asked
 
 
 def _loader(
@@ -188,127 +167,3 @@ def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run
         f"run folder {run.path}",
     ]
     display.message("\n".join(lines))
-
-
-def _train(
-    run: Run,
-    recipe: Recipe,
-    method: Method,
-    loader: ResidentLoader | StreamingLoader,
-    settings: Settings,
-    place: torch.device,
-    display: Display,
-    resume: bool,
-) -> Run:
-    torch.manual_seed(recipe.seed)  # for what draws from torch's own generators: dropout, a method of the user's
-    lay_out(method.train(), place)
-    optimiser = build_sgd(
-        method,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        decay_norm_and_bias=recipe.decay_norm_and_bias,
-    )
-    per_epoch = loader.steps_per_epoch
-    total, warmup, precision = (
-        recipe.epochs * per_epoch,
-        recipe.warmup_epochs * per_epoch,
-        precision_of(settings.precision, place),
-    )
-    peak = recipe.lr * recipe.batch_size / 256
-    step = TrainStep(
-        method,
-        # The seed as a tensor: a compiled step is then the same program for every seed.
-        Views(recipe.views, recipe.mean, recipe.std, torch.tensor(recipe.seed, device=place)),
-        loader,
-        optimiser,
-        lambda s: warmup_cosine(s, peak=peak, warmup_steps=warmup, total_steps=total),
-        total,
-        precision=precision,
-        log_capacity=max(settings.rhythm.log_steps, 1),
-    )
-    engine, why = accelerate(step, settings.engine)
-    if why:
-        display.message(f"engine {engine}, because {why}")
-    checkpoint = run.checkpoint() if resume and run.checkpoints.paths() else None
-    for text in run.checkpoints.damaged:
-        display.message(f"warning: {text}; using the one before")
-    records = Records(run.path, checkpoint.facts["step"] if checkpoint else 0)
-    loop = Loop(
-        step,
-        epochs=recipe.epochs,
-        records=records,
-        checkpoints=run.checkpoints,
-        facts={"recipe": plain(recipe), "pictures": loader.samples},
-        display=display,
-        collapse=_collapse(recipe, warmup),
-        evaluate=_knn(method.backbone, recipe, settings, place, precision, display),
-        evaluate_every=recipe.knn_every,
-        rhythm=settings.rhythm,
-    )
-    if checkpoint is not None:
-        if (before := checkpoint.facts.get("pictures", loader.samples)) != loader.samples:
-            raise ResslError(
-                f"the run {run.path} began with {before:,} pictures, now there are {loader.samples:,}; "
-                "bring back its data, or start a new run with another --out"
-            )
-        loop.restore(checkpoint)
-        display.message(f"resumed after step {step.done} of {total}")
-    start, earlier = time.monotonic(), run.facts.get("seconds", 0.0)
-    try:
-        loop.run()
-    except Interrupted:
-        display.message(f"saved after step {step.done}; continue with: ressl pretrain --resume --out {run.path}")
-        raise
-    except RuntimeError as error:
-        if (sentence := lost_worker(error)) is None:
-            raise
-        raise sentence from None
-    finally:
-        records.close()
-        loader.close()
-        if isinstance(loader, StreamingLoader) and loader.broken:
-            run.list_broken(loader.broken)
-        run.note({"seconds": round(earlier + time.monotonic() - start, 2)})
-    run.note(_ending(loop, place, precision, engine))
-    return run
-
-
-def _ending(loop: Loop, place: torch.device, precision: torch.dtype, engine: str) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "finished": _now(),
-        "checkpoint_seconds": round(loop.checkpoint_seconds, 2),
-        "steps": loop.step.done,
-        "precision": str(precision).removeprefix("torch."),
-        "engine": engine,
-        "environment": environment(place),
-    }
-    if place.type == "cuda":
-        facts["peak_memory_gb"] = round(torch.cuda.max_memory_allocated(place) / 1e9, 3)
-    return facts
-
-
-def _collapse(recipe: Recipe, warmup: float) -> Collapse:
-    options = {name: default for name, (_, default) in method_options(recipe.method).items()} | dict(recipe.options)
-    taus = (options.get("teacher_temperature"), options.get("student_temperature"))
-    pair = (float(taus[0]), float(taus[1])) if taus[0] is not None and taus[1] is not None else None
-    return Collapse(options.get("queue_size"), pair, max(int(warmup), 50))
-
-
-def _knn(
-    backbone: torch.nn.Module,
-    recipe: Recipe,
-    settings: Settings,
-    place: torch.device,
-    precision: torch.dtype,
-    display: Display,
-) -> Callable[[], dict[str, float]] | None:
-    data = evaluation_data(recipe, settings.data, KNN_LIMIT)
-    if data is None:
-        display.message("no labels, so no kNN while training")
-        return None
-    data = data.to(place)
-    return lambda: {"knn": knn_of(backbone, data, recipe, precision)}
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

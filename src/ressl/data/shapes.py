@@ -1,8 +1,10 @@
 """A generated, labelled set of small pictures: the demo's data, and the tests'.
 
-The class is what is drawn. Colour, brightness, texture, place, size, tilt and background are drawn independently of
-it, and the figure is as often darker than its ground as brighter. So two pictures of a class share no pixels, and
-raw pixels do badly, while the outline is plain to anything that looks at edges.
+The class is what is drawn, several times over on a loose grid. Colour, brightness, texture, place, size, tilt and
+background are drawn independently of it, mostly anew for every copy, and a copy is as often darker than its ground as
+brighter. So two pictures of a class share no pixels, and raw pixels do badly; and two crops of one picture share what
+is drawn and little else, which is what a method without labels has to find. (One large figure in strong colours was
+tried first: there, colour tells pictures apart so well that nothing else is learned.)
 
 Figures are signed distance functions, hence smooth edges at any size. Per pixel there is only arithmetic that IEEE
 754 defines exactly (no sine, no exponential, no matrix product), so a seed gives the same bytes on any machine.
@@ -25,8 +27,8 @@ Distance = Callable[[Floats, Floats], Floats]  # below zero inside; the figure s
 
 SIZE = 32
 SPLITS = {"train": (4096, 1), "test": (1024, 2)}  # split -> how many, seed
-_GRID = 10  # squares along the table of attributes: more than a picture shows
-_SQUARE = (0.8, 1.1)  # the side of a square, where the picture's is 2
+_GRID = 12  # squares along the table of attributes: more than a picture shows
+_SQUARE = (0.55, 0.7)  # the side of a square, where the picture's is 2
 _CHUNK = 256  # pictures rendered at once: the working arrays stay in the cache
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
@@ -162,18 +164,18 @@ def _render(draw: _Draw, labels: NDArray[np.int64], size: int) -> NDArray[np.uin
     cover = np.clip(np.float32(0.5) - distance * radius * side * np.float32(size / 4), 0, 1)[..., None]
 
     # Colours: the ground wanders around the middle, each figure is clearly darker or clearly brighter.
-    ground = _colour(draw, draw(0.42, 0.58, n), 0.1)[:, None, None, :] + np.zeros((n, size, size, 3), np.float32)
+    ground = _colour(draw, draw(0.48, 0.52, n), 0.03)[:, None, None, :] + np.zeros((n, size, size, 3), np.float32)
     for _ in range(5):  # soft blobs of light and colour
         spot, width = draw(-1.0, 1.0, 2, n, 1, 1), draw(0.2, 0.6, n, 1, 1)
         fall = 1 / (1 + ((x - spot[0]) ** 2 + (y - spot[1]) ** 2) / (width * width))
-        ground += (fall * fall)[..., None] * _colour(draw, draw(-0.12, 0.12, n), 0.3)[:, None, None, :]
+        ground += (fall * fall)[..., None] * _colour(draw, draw(-0.06, 0.06, n), 0.06)[:, None, None, :]
     ground += _pattern(draw, x, y)[..., None] * draw(-0.08, 0.08, n, 1, 1, 3)
-    paint = _colour(draw, np.float32(0.5) + draw(0.28, 0.42, squares) * draw.sign(squares), 0.3)
+    paint = _colour(draw, np.float32(0.5) + draw(0.28, 0.42, squares) * draw.sign(squares), 0.1)
     shine = draw(-0.12, 0.12, squares)
     figure = of(paint) + (of(shine) * (_pattern(draw, u, v) + u))[..., None]
 
     picture = ground + cover * (figure - ground)
-    picture += draw(-1.0, 1.0, n, size, size, 3) * draw(0.0, 0.06, n, 1, 1, 1)
+    picture += draw(-0.04, 0.04, n, size, size, 3)
     return (np.clip(picture, 0, 1) * np.float32(255) + np.float32(0.5)).astype(np.uint8)
 
 

@@ -1,0 +1,178 @@
+"""From a recipe, a method and a loader to a trained run: where the engine's parts are put together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ressl.data.base import ArraySource, Source
+from ressl.data.loaders import ResidentLoader
+from ressl.data.sources import pretrain_split
+from ressl.data.streaming import StreamingLoader, lost_worker
+from ressl.data.views import Views
+from ressl.engine.accelerate import accelerate, lay_out
+from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
+from ressl.engine.monitor import Collapse
+from ressl.engine.optimisers import build_sgd
+from ressl.engine.records import Records
+from ressl.engine.schedules import warmup_cosine
+from ressl.engine.signals import Interrupted
+from ressl.engine.step import TrainStep
+from ressl.environment import environment
+from ressl.errors import ResslError
+from ressl.evaluating import evaluation_data, knn_of, precision_of
+from ressl.methods import Method
+from ressl.recipes import Recipe, method_options
+from ressl.recipes.typed import plain
+from ressl.runs import Run
+
+KNN_LIMIT = 50_000  # labelled pictures per part that the kNN while training looks at
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how a recipe runs. None of it is part of the experiment."""
+
+    data: str | None = None  # where the data set lies, or the folder or array of pictures
+    device: str = "auto"
+    engine: str = "auto"
+    precision: str = "auto"
+    workers: int | None = None
+    rhythm: Rhythm = RHYTHM
+
+
+def train(
+    run: Run,
+    recipe: Recipe,
+    method: Method,
+    source: Source,
+    loader: ResidentLoader | StreamingLoader,
+    settings: Settings,
+    place: torch.device,
+    display: Display,
+    resume: bool,
+) -> Run:
+    """Train ``method`` to the end of its recipe, from the run's last checkpoint if ``resume``."""
+    step = build_step(recipe, method, loader, settings, place)
+    engine, why = accelerate(step, settings.engine)
+    if why:
+        display.message(f"engine {engine}, because {why}")
+    checkpoint = run.checkpoint() if resume and run.checkpoints.paths() else None
+    for text in run.checkpoints.damaged:
+        display.message(f"warning: {text}; using the one before")
+    records = Records(run.path, checkpoint.facts["step"] if checkpoint else 0)
+    loop = Loop(
+        step,
+        epochs=recipe.epochs,
+        records=records,
+        checkpoints=run.checkpoints,
+        facts={"recipe": plain(recipe), "pictures": loader.samples},
+        display=display,
+        collapse=_collapse(recipe, recipe.warmup_epochs * loader.steps_per_epoch),
+        evaluate=_knn(method.backbone, recipe, source, loader, settings, place, display),
+        evaluate_every=recipe.knn_every,
+        rhythm=settings.rhythm,
+    )
+    if checkpoint is not None:
+        if (before := checkpoint.facts.get("pictures", loader.samples)) != loader.samples:
+            raise ResslError(
+                f"the run {run.path} began with {before:,} pictures, now there are {loader.samples:,}; "
+                "bring back its data, or start a new run with another --out"
+            )
+        loop.restore(checkpoint)
+        display.message(f"resumed after step {step.done} of {step.total_steps}")
+    start, earlier = time.monotonic(), run.facts.get("seconds", 0.0)
+    try:
+        loop.run()
+    except Interrupted:
+        display.message(f"saved after step {step.done}; continue with: ressl pretrain --resume --out {run.path}")
+        raise
+    except RuntimeError as error:
+        if (sentence := lost_worker(error)) is None:
+            raise
+        raise sentence from None
+    finally:
+        records.close()
+        loader.close()
+        if isinstance(loader, StreamingLoader) and loader.broken:
+            run.list_broken(loader.broken)
+        run.note({"seconds": round(earlier + time.monotonic() - start, 2)})
+    run.note(_ending(loop, place, engine))
+    return run
+
+
+def build_step(
+    recipe: Recipe, method: Method, loader: ResidentLoader | StreamingLoader, settings: Settings, place: torch.device
+) -> TrainStep:
+    """The training step of a recipe on a device, not yet accelerated."""
+    torch.manual_seed(recipe.seed)  # for what draws from torch's own generators: dropout, a method of the user's
+    lay_out(method.train(), place)
+    optimiser = build_sgd(
+        method,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        decay_norm_and_bias=recipe.decay_norm_and_bias,
+    )
+    total, warmup = recipe.epochs * loader.steps_per_epoch, recipe.warmup_epochs * loader.steps_per_epoch
+    peak = recipe.lr * recipe.batch_size / 256
+    return TrainStep(
+        method,
+        # The seed as a tensor: a compiled step is then the same program for every seed.
+        Views(recipe.views, recipe.mean, recipe.std, torch.tensor(recipe.seed, device=place)),
+        loader,
+        optimiser,
+        lambda s: warmup_cosine(s, peak=peak, warmup_steps=warmup, total_steps=total),
+        total,
+        precision=precision_of(settings.precision, place),
+        log_capacity=max(settings.rhythm.log_steps, 1),
+    )
+
+
+def _ending(loop: Loop, place: torch.device, engine: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "finished": now(),
+        "checkpoint_seconds": round(loop.checkpoint_seconds, 2),
+        "steps": loop.step.done,
+        "precision": str(loop.step.precision).removeprefix("torch."),
+        "engine": engine,
+        "environment": environment(place),
+    }
+    if place.type == "cuda":
+        facts["peak_memory_gb"] = round(torch.cuda.max_memory_allocated(place) / 1e9, 3)
+    return facts
+
+
+def _collapse(recipe: Recipe, warmup: float) -> Collapse:
+    options = {name: default for name, (_, default) in method_options(recipe.method).items()} | dict(recipe.options)
+    taus = (options.get("teacher_temperature"), options.get("student_temperature"))
+    pair = (float(taus[0]), float(taus[1])) if taus[0] is not None and taus[1] is not None else None
+    return Collapse(options.get("queue_size"), pair, max(int(warmup), 50))
+
+
+def _knn(
+    backbone: torch.nn.Module,
+    recipe: Recipe,
+    source: Source,
+    loader: ResidentLoader | StreamingLoader,
+    settings: Settings,
+    place: torch.device,
+    display: Display,
+) -> Callable[[], dict[str, float]] | None:
+    """kNN accuracy as a function of no arguments, or None where there are no labels."""
+    here = None  # the training pictures, where they are on the device already
+    if isinstance(loader, ResidentLoader) and pretrain_split(recipe.data) == "train":
+        here = ArraySource(source.name, loader.images, loader.labels, source.classes)
+    data = evaluation_data(recipe, settings.data, KNN_LIMIT, here)
+    if data is None:
+        display.message("no labels, so no kNN while training")
+        return None
+    data, precision = data.to(place), precision_of(settings.precision, place)
+    return lambda: {"knn": knn_of(backbone, data, recipe, precision)}
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
