@@ -150,7 +150,7 @@ def test_an_existing_run_folder_is_said(ressl: Run_, tiny: Callable[..., Recipe]
     wrong(ressl("record", "x"), r"is not finished")
     wrong(ressl("evaluate", "x", "--protocol", "knn", "--device", "cpu"), r"there is no checkpoint")
     wrong(ressl("evaluate", "x", "--protocol", "lineal"), r"unknown protocol 'lineal'; did you mean 'linear'\?")
-    wrong(ressl("evaluate", "x", "--schedule", "stop"), r"unknown value for --schedule 'stop'; did you mean 'step'\?")
+    wrong(ressl("evaluate", "x", "--schedule", "stop"), r"unknown value for schedule 'stop'; did you mean 'step'\?")
 
 
 # --- things that work ---
@@ -210,7 +210,7 @@ def test_the_whole_way_from_pictures_to_a_record(ressl: Run_, tmp_path: Path, ar
         assert result["test_pictures"] == 24
     wrong(ressl("evaluate", "run", "--device", "cpu", "--epochs", "0"), r"epochs of a linear evaluation")
     wrong(ressl("evaluate", "run", "--device", "cpu", "--batch-size", "0"), r"batch_size of a linear evaluation")
-    wrong(ressl("evaluate", "run", "--device", "cpu", "--scale", "0.5"), r"--scale wants 2 values")
+    wrong(ressl("evaluate", "run", "--device", "cpu", "--scale", "0.5"), r"scale wants 2 values")
     code, out, err = ressl("record", "run", "--into", "results")
     assert (code, err) == (0, "")
     assert json.loads(Path(out.strip()).read_text())["name"] == "array"

@@ -14,7 +14,7 @@ from ressl import console
 from ressl.engine.loop import Display, Rhythm
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError, unknown
-from ressl.evaluating import CHOICES
+from ressl.evaluating import CHOICES, with_changes
 from ressl.evaluating import evaluate as evaluate_run
 from ressl.pretraining import pretrain as pretrain_run
 from ressl.recipes import RECIPES, get_recipe
@@ -86,6 +86,7 @@ def evaluate(options: Namespace, changes: dict[str, Any]) -> int:
     for protocol in options.protocol:
         if protocol not in CHOICES:
             raise unknown("protocol", protocol, CHOICES)
+    with_changes(run.recipe.linear, changes).check()  # before anything is computed
     paper = run.recipe.paper.get("linear")
     table = Table(title=f"{run.recipe.method} on {run.recipe.data}, top-1", title_justify="left")
     for heading in ("protocol", "last", "best", "paper", "seconds"):
