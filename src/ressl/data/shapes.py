@@ -163,14 +163,18 @@ def _render(draw: _Draw, labels: NDArray[np.int64], size: int) -> NDArray[np.uin
     # A pixel is 2 / size wide, and the distance is in radii of side / 2: coverage falls over one pixel's width.
     cover = np.clip(np.float32(0.5) - distance * radius * side * np.float32(size / 4), 0, 1)[..., None]
 
-    # Colours: the ground wanders around the middle, each figure is clearly darker or clearly brighter.
-    ground = _colour(draw, draw(0.48, 0.52, n), 0.03)[:, None, None, :] + np.zeros((n, size, size, 3), np.float32)
+    # Colours: the ground wanders around the middle, each figure is clearly darker or clearly brighter. They take turns
+    # over the grid, so that the mean brightness of a picture, which is easy to learn, says little about which it is.
+    ground = np.full((n, size, size, 3), 0.5, np.float32)
     for _ in range(5):  # soft blobs of light and colour
         spot, width = draw(-1.0, 1.0, 2, n, 1, 1), draw(0.2, 0.6, n, 1, 1)
         fall = 1 / (1 + ((x - spot[0]) ** 2 + (y - spot[1]) ** 2) / (width * width))
         ground += (fall * fall)[..., None] * _colour(draw, draw(-0.06, 0.06, n), 0.06)[:, None, None, :]
     ground += _pattern(draw, x, y)[..., None] * draw(-0.08, 0.08, n, 1, 1, 3)
-    paint = _colour(draw, np.float32(0.5) + draw(0.28, 0.42, squares) * draw.sign(squares), 0.1)
+    place = np.arange(_GRID)
+    turns = np.where((place[:, None] + place) % 2, np.float32(1), np.float32(-1)).reshape(-1)
+    sign = (draw.sign(n)[:, None] * turns).reshape(-1)
+    paint = _colour(draw, np.float32(0.5) + draw(0.28, 0.42, squares) * sign, 0.1)
     shine = draw(-0.12, 0.12, squares)
     figure = of(paint) + (of(shine) * (_pattern(draw, u, v) + u))[..., None]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from ressl.errors import ResslError
 
-PATIENCE = 3  # log points in a row before a collapse is called one
-ENTROPY_CEILING = 0.99  # of log K: the target says nothing
-SPREAD_FLOOR = 0.02  # 1 - |mean of unit vectors|: all point one way
+PATIENCE = 5  # log points in a row before a collapse is called one
+ENTROPY_CEILING = 0.998  # of log K: the target says nothing; healthy runs begin at up to 0.993
+SPREAD_FLOOR = 0.005  # 1 - |mean of unit vectors|: all point one way; healthy runs begin at about 0.02
 
 
 class NonFinite(ResslError):
