@@ -216,7 +216,7 @@ def test_collapse_is_shown_as_a_warning(tmp_path: Path, tiny: Callable[..., Reci
     build(tmp_path, Narrow(), tiny(), display=display).run()
     warnings = [text for text in display.messages if "collapsed" in text]
     assert len(warnings) == 1
-    assert warnings[0].startswith("warning: step 6: ")  # the third log point
+    assert warnings[0].startswith("warning: step 9: ")  # the fifth log point: 2, 4, 6, 8 and the end of an epoch
 
 
 def test_devices_by_name() -> None:
