@@ -43,6 +43,8 @@ class Memory:
         self.values: list[dict[str, float]] = []
         self._at, self._do = at, do
 
+    def busy(self, what: str, done: int, total: int) -> None: ...
+
     def progress(self, done: int, total: int, values: dict[str, float]) -> None:
         self.steps.append(done)
         self.values.append(dict(values))

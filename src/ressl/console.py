@@ -37,8 +37,15 @@ class Lines:
         if now - self._last < self.seconds and done < total:
             return
         self._last = now
-        left = (now - self._start) / max(done - self._first, 1) * (total - done)
-        print(f"step {done}/{total}  {summary(values)}  {_clock(left)} left", flush=True)
+        pace = (now - self._start) / (done - self._first) if done > self._first else None
+        left = "" if pace is None else f"  {_clock(pace * (total - done))} left"
+        print(f"step {done}/{total}  {summary(values)}{left}", flush=True)
+
+    def busy(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= self.seconds:
+            self._last = now
+            print(f"{what} {done:,}/{total:,}", flush=True)
 
     def message(self, text: str) -> None:
         print(text, flush=True)
@@ -54,12 +61,16 @@ class Bar:
     def progress(self, done: int, total: int, values: dict[str, float]) -> None:
         self._bar.update(self._task, completed=done, total=total, values=summary(values))
 
+    def busy(self, what: str, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total, values=what)
+
     def message(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, markup=False)
 
 
 class Silent:
     def progress(self, done: int, total: int, values: dict[str, float]) -> None: ...
+    def busy(self, what: str, done: int, total: int) -> None: ...
     def message(self, text: str) -> None: ...
 
 

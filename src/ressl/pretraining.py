@@ -144,7 +144,8 @@ def _loader(
     source: Source, recipe: Recipe, settings: Settings, place: torch.device, display: Display
 ) -> tuple[ResidentLoader | StreamingLoader, dict[str, str]]:
     workers = default_workers() if settings.workers is None else settings.workers
-    opened = make_loader(source, recipe.views, recipe.batch_size, place, recipe.seed, workers)
+    tell = lambda done, total: display.busy("reading pictures", done, total)
+    opened = make_loader(source, recipe.views, recipe.batch_size, place, recipe.seed, workers, progress=tell)
     broken = {str(item.path): item.reason for item in opened.broken}
     skipped = f"; {len(broken)} broken files skipped, listed in broken.txt" if broken else ""
     display.message(opened.why + skipped)

@@ -57,6 +57,8 @@ class Watched:
         self.messages: list[str] = []
         self.at, self.do = at, do
 
+    def busy(self, what: str, done: int, total: int) -> None: ...
+
     def progress(self, done: int, total: int, values: dict[str, float]) -> None:
         self.steps.append(done)
         if done == self.at and self.do is not None:

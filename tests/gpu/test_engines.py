@@ -29,6 +29,8 @@ class Stop:
     def __init__(self, at=None):
         self.at, self.said = at, []
 
+    def busy(self, what, done, total): ...
+
     def progress(self, done, total, values):
         if done == self.at:
             import signal

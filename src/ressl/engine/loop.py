@@ -24,6 +24,7 @@ class Display(Protocol):
     """Where progress goes: a bar on a terminal, lines in a log, nowhere."""
 
     def progress(self, done: int, total: int, values: dict[str, float]) -> None: ...
+    def busy(self, what: str, done: int, total: int) -> None: ...  # other long work: reading pictures
     def message(self, text: str) -> None: ...
 
 
