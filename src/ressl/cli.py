@@ -141,10 +141,29 @@ def _record(record: Parser) -> None:
     record.add_argument("--into", default="results", metavar="FOLDER", help="default: results")
 
 
+def _bench(bench: Parser) -> None:
+    from ressl.bench.suite import PARTS
+
+    bench.description = (
+        "Speed and memory of the training step, side by side in one run on this machine: our engines, the plain\n"
+        "PIL-and-workers way, the views alone, sweeps, and the machine's ceilings. Without a GPU a small version runs."
+    )
+    bench.epilog = "examples:\n  ressl bench\n  ressl bench tiny-imagenet --parts engines"
+    bench.add_argument("recipe", nargs="?", default="cifar10", help="whose step to measure (default: cifar10)")
+    bench.add_argument(
+        "--parts", nargs="+", default=list(PARTS), metavar="P", help=f"{', '.join(PARTS)} (default: all)"
+    )
+    bench.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    bench.add_argument("--workers", metavar="N", help="loader processes of the PIL reference (default: one per core)")
+    bench.add_argument("--seconds", metavar="S", help="to spend on each measurement (default: 2)")
+    bench.add_argument("--into", default="results", metavar="FOLDER", help="where JSON and plot go (default: results)")
+
+
 COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "demo": ("train and evaluate on generated pictures", _demo),
     "pretrain": ("pre-train a backbone", _pretrain),
     "evaluate": ("measure a run's frozen backbone", _evaluate),
+    "bench": ("measure speed and memory", _bench),
     "recipes": ("list the recipes with the paper's numbers", _recipes),
     "record": ("write a finished run into the ledger", _record),
 }

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from ressl import console
-from ressl.engine.loop import Display, Rhythm
+from ressl.engine.loop import Display, Rhythm, device_of
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import CHOICES, with_changes
 from ressl.evaluating import evaluate as evaluate_run
+from ressl.pretraining import default_workers
 from ressl.pretraining import pretrain as pretrain_run
 from ressl.recipes import RECIPES, get_recipe
 from ressl.recipes.typed import convert
@@ -110,6 +111,34 @@ def evaluate(options: Namespace, changes: dict[str, Any]) -> int:
     _print(table)
     print(f"written to {run.path}/evaluation/")
     return 0
+
+
+def bench(options: Namespace, changes: dict[str, Any]) -> int:
+    from ressl.bench import suite
+    from ressl.report.figures import bars
+
+    workers = default_workers() if options.workers is None else convert(int, options.workers, "--workers")
+    seconds = None if options.seconds is None else convert(float, options.seconds, "--seconds")
+    place = device_of(options.device)
+    found = suite.bench(
+        options.recipe, parts=tuple(options.parts), device=place, workers=workers, seconds=seconds, say=_note
+    )
+    for title, label, rows in suite.tables(found):
+        table = Table(title=title, title_justify="left")
+        table.add_column(label)
+        for heading in ("images/s", "ratio", "memory GB"):
+            table.add_column(heading, justify="right")
+        for name, speed, ratio, memory in rows:
+            table.add_row(name, f"{speed:,.0f}", f"{ratio:.2f}x", "" if memory is None else f"{memory:.2f}")
+        _print(table)
+    path = suite.write(found, options.into)
+    drawn = bars(suite.tables(found), path.with_suffix(".png"), f"ressl bench {options.recipe}")
+    print(f"written to {path} and {drawn}")
+    return 0
+
+
+def _note(text: str) -> None:
+    print(text, flush=True)
 
 
 def recipes(options: Namespace, changes: dict[str, Any]) -> int:

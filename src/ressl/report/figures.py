@@ -41,6 +41,29 @@ def curves(rows: Sequence[dict[str, Any]], path: Path, title: str, queue_size: i
     return path
 
 
+def bars(tables: Sequence[tuple[str, str, Sequence[tuple[str, float, Any, Any]]]], path: Path, title: str) -> Path:
+    """One panel of horizontal bars per table of (name, images/s, ...)."""
+    panels = max(len(tables), 1)
+    height = 0.9 + sum(0.55 + 0.28 * len(rows) for _, _, rows in tables)
+    figure = Figure(figsize=(7.2, height), dpi=120, layout="constrained")
+    ratios = [len(rows) + 1.5 for _, _, rows in tables] or [1]
+    axes = figure.subplots(panels, 1, squeeze=False, gridspec_kw={"height_ratios": ratios})[:, 0]
+    for axis, (heading, _, rows) in zip(axes, tables, strict=False):
+        names, speeds = [row[0] for row in rows], [row[1] for row in rows]
+        axis.barh(range(len(rows)), speeds, color=ACCENT, height=0.6)
+        for i, speed in enumerate(speeds):
+            axis.annotate(f" {speed:,.0f}", (speed, i), va="center", fontsize=8, color=INK)
+        axis.set_yticks(range(len(rows)), names, fontsize=8)
+        axis.invert_yaxis()
+        axis.set_xlim(0, 1.18 * max(speeds))
+        axis.set_title(f"{heading} (images/s)", fontsize=9, color=INK, loc="left")
+        _calm(axis)
+        axis.set_xticklabels([])
+    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    figure.savefig(path)
+    return path
+
+
 def neighbours(
     queries: Tensor, found: Tensor, right: Tensor | None, path: Path, title: str, names: Sequence[str] = ()
 ) -> Path:

@@ -1,0 +1,144 @@
+"""Images per second of the training step: our engines, and the way most people train today."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageFilter
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+
+from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
+from ressl.data.base import ArraySource
+from ressl.data.loaders import ResidentLoader
+from ressl.data.views import View
+from ressl.engine.accelerate import accelerate
+from ressl.recipes.recipe import Recipe
+from ressl.runs import build_method
+from ressl.training import Settings, build_step
+
+
+def pictures(count: int, side: int, seed: int = 0) -> ArraySource:
+    """Smooth random pictures: speed does not depend on what they show, but noise would compress and blur unlike any."""
+    coarse = torch.randint(0, 256, (count, 3, max(2, side // 8), max(2, side // 8)), dtype=torch.uint8,
+                           generator=torch.Generator().manual_seed(seed))  # fmt: skip
+    images = F.interpolate(coarse.float(), size=(side, side), mode="bilinear")
+    return ArraySource("random pictures", images.to(torch.uint8))
+
+
+def step_speed(recipe: Recipe, device: torch.device, engine: str, precision: str, seconds: float) -> dict[str, Any]:
+    """The whole step of a recipe, views and data included, on resident random pictures."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    source = pictures(max(4 * recipe.batch_size, 1024), recipe.image_size)
+    loader = ResidentLoader(source, recipe.batch_size, device, recipe.seed)
+    start = time.perf_counter()
+    step = build_step(recipe, build_method(recipe), loader, Settings(device=str(device), precision=precision), device)
+    used, why = accelerate(step, engine)
+    step.begin_epoch(0)
+    step.advance()
+    wait(device)
+    start_up = time.perf_counter() - start
+    each = seconds_per_call(step.advance, device, seconds)
+    return {
+        "engine": used,
+        "precision": precision,
+        "batch": recipe.batch_size,
+        "images_per_second": round(recipe.batch_size / each, 1),
+        "milliseconds": round(1000 * each, 3),
+        "start_seconds": round(start_up, 2),
+        "peak_memory_gb": peak_memory_gb(device),
+        **({"note": why} if why else {}),
+    }
+
+
+class _PilViews(Dataset[tuple[Tensor, Tensor]]):
+    """Two views of a picture by PIL and torchvision, one sample at a time, as the usual training scripts make them."""
+
+    def __init__(self, images: np.ndarray, views: tuple[View, ...], mean: tuple[float, ...], std: tuple[float, ...]):
+        self.images, self.recipes = images, [_pil(view, mean, std) for view in views[:2]]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        picture = Image.fromarray(self.images[index])
+        return self.recipes[0](picture), self.recipes[1](picture)
+
+
+class _Blur:
+    """PIL's Gaussian blur of a random radius; a class, because worker processes must be able to unpickle it."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+
+    def __call__(self, picture: Image.Image) -> Image.Image:
+        return picture.filter(ImageFilter.GaussianBlur(random.uniform(self.low, self.high)))
+
+
+def _pil(view: View, mean: tuple[float, ...], std: tuple[float, ...]) -> transforms.Compose:
+    jitter = transforms.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)
+    return transforms.Compose(
+        [
+            transforms.RandomResizedCrop(view.size, view.crop or (1.0, 1.0), view.ratio),
+            transforms.RandomHorizontalFlip(view.flip),
+            *([transforms.RandomApply([jitter], view.jitter)] if view.jitter else []),
+            *([transforms.RandomGrayscale(view.gray)] if view.gray else []),
+            *([transforms.RandomApply([_Blur(*view.blur_sigma)], view.blur)] if view.blur else []),
+            transforms.ToTensor(),
+            transforms.Normalize(mean, std),
+        ]
+    )
+
+
+def pil_loader(recipe: Recipe, workers: int, count: int) -> DataLoader[tuple[Tensor, Tensor]]:
+    images = pictures(count, recipe.image_size).images.permute(0, 2, 3, 1).contiguous().numpy()
+    dataset = _PilViews(images, recipe.views, recipe.mean, recipe.std)
+    pin = torch.cuda.is_available()
+    return DataLoader(dataset, recipe.batch_size, shuffle=True, drop_last=True, num_workers=workers, pin_memory=pin)
+
+
+def reference_speed(recipe: Recipe, device: torch.device, workers: int, seconds: float) -> dict[str, Any]:
+    """The plain training script: PIL views in loader workers, float32, eager, two forwards, SGD."""
+    steps = 4 if device.type == "cpu" else 60
+    loader = pil_loader(recipe, workers, recipe.batch_size * steps)
+    method = build_method(recipe).to(device).train()
+    student = nn.Sequential(method.backbone, method.head)  # type: ignore[arg-type]
+    teacher = copy.deepcopy(student).requires_grad_(False)
+    options = dict(recipe.options)
+    queue = F.normalize(torch.randn(options["queue_size"], options["output_dim"], device=device), dim=1)
+    optimiser = torch.optim.SGD(student.parameters(), 0.06, momentum=0.9, weight_decay=5e-4)
+
+    def epoch() -> None:
+        nonlocal queue
+        for weak, strong in loader:
+            with torch.no_grad():
+                for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
+                    t.lerp_(s, 0.01)
+                z1 = F.normalize(teacher(weak.to(device, non_blocking=True)), dim=1)
+            z2 = F.normalize(student(strong.to(device, non_blocking=True)), dim=1)
+            target = F.softmax(z1 @ queue.T / 0.04, 1)
+            loss = -(target * F.log_softmax(z2 @ queue.T / 0.1, 1)).sum(1).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            queue = torch.cat([z1, queue])[: len(queue)]
+
+    epoch()
+    wait(device)
+    start, epochs = time.perf_counter(), 0
+    while epochs == 0 or time.perf_counter() - start < seconds:
+        epoch()
+        epochs += 1
+    wait(device)
+    rate = epochs * steps * recipe.batch_size / (time.perf_counter() - start)
+    return {"engine": "PIL workers, eager", "precision": "fp32", "batch": recipe.batch_size, "workers": workers,
+            "images_per_second": round(rate, 1), "peak_memory_gb": peak_memory_gb(device)}  # fmt: skip

@@ -1,0 +1,130 @@
+"""The benchmark: what is measured, in which order, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ressl.bench.steps import reference_speed, step_speed
+from ressl.bench.timing import ceilings
+from ressl.bench.views import views_speed
+from ressl.engine.checkpoint import write_atomically
+from ressl.environment import environment
+from ressl.errors import unknown
+from ressl.recipes import get_recipe
+from ressl.recipes.recipe import Recipe
+from ressl.recipes.typed import plain
+
+PARTS = ("ceilings", "engines", "views", "sweeps")
+
+
+def bench(
+    recipe: str = "cifar10",
+    *,
+    parts: tuple[str, ...] = PARTS,
+    device: torch.device,
+    workers: int,
+    seconds: float | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Measure ``parts`` and return everything that was measured, ready for JSON."""
+    for part in parts:
+        if part not in PARTS:
+            raise unknown("part of the benchmark", part, PARTS)
+    on_gpu = device.type == "cuda"
+    chosen = get_recipe(recipe) if on_gpu else small(get_recipe(recipe))
+    spend = seconds if seconds is not None else 2.0
+    found: dict[str, Any] = {"schema": 1, "kind": "bench", "name": recipe, "recipe": plain(chosen)}
+    found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    if "ceilings" in parts:
+        found["ceilings"] = ceilings(device, spend)
+        say(f"ceilings: {found['ceilings']}")
+    if "engines" in parts:
+        found["engines"] = list(_engines(chosen, device, workers, spend, say))
+    if "views" in parts:
+        found["views"] = views_speed(chosen, device, workers, spend)
+    if "sweeps" in parts:
+        found["sweeps"] = {name: list(rows) for name, rows in _sweeps(chosen, device, spend, say)}
+    return found
+
+
+def small(recipe: Recipe) -> Recipe:
+    """The same recipe at a size that a CPU gets through in seconds."""
+    return recipe.replace(width=8, batch_size=64, bn_groups=4, queue_size=1024, hidden_dim=256, image_size=32)
+
+
+def _engines(
+    recipe: Recipe, device: torch.device, workers: int, seconds: float, say: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    cases = [("eager", "fp32"), ("eager", "bf16"), ("compile", "bf16"), ("graph", "bf16")]
+    for engine, precision in cases if device.type == "cuda" else [("eager", "fp32"), ("compile", "fp32")]:
+        row = step_speed(recipe, device, engine, precision, seconds)
+        say(f"{engine} {precision}: {row['images_per_second']:,.0f} images/s")
+        yield row
+    row = reference_speed(recipe, device, workers, seconds)
+    say(f"{row['engine']}: {row['images_per_second']:,.0f} images/s")
+    yield row
+
+
+def _sweeps(
+    recipe: Recipe, device: torch.device, seconds: float, say: Callable[[str], None]
+) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
+    on_gpu = device.type == "cuda"
+    sweeps: dict[str, tuple[int, ...]] = {
+        "batch_size": (128, 256, 512, 1024, 2048) if on_gpu else (32, 64, 128),
+        "queue_size": (1024, 4096, 16384, 65536, 131072) if on_gpu else (1024, 4096),
+        "image_size": (32, 64, 96, 224) if on_gpu else (16, 32),
+    }
+    precision = "bf16" if on_gpu else "fp32"
+
+    def rows(field: str, values: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+        for value in values:
+            changes: dict[str, int] = {field: value}
+            if field == "batch_size":
+                changes["queue_size"] = max(value, recipe.options["queue_size"])
+            row = step_speed(recipe.replace(**changes), device, "auto", precision, seconds / 2)
+            say(f"{field} {value}: {row['images_per_second']:,.0f} images/s")
+            yield {field: value, **row}
+
+    for field, values in sweeps.items():
+        yield field, rows(field, values)
+
+
+Rows = list[tuple[str, float, float, float | None]]  # name, images/s, ratio to the last row, memory
+
+
+def tables(found: dict[str, Any]) -> list[tuple[str, str, Rows]]:
+    """(title, what a row is, rows) of everything measured; the ratio is to the plain way, or to the sweep's first."""
+    made: list[tuple[str, str, Rows]] = []
+    if "engines" in found:
+        rows = found["engines"]
+        name = lambda row: f"{row['engine']}, {row['precision']}"
+        made.append((f"training step, batch {rows[0]['batch']}", "engine", _rows(rows, name, rows[-1])))
+    if "views" in found:
+        rows = found["views"]
+        made.append(("both views alone", "views", _rows(rows, itemgetter("views"), rows[-1])))
+    for field, rows in found.get("sweeps", {}).items():
+        made.append((f"sweep over {field}", field, _rows(rows, itemgetter(field), rows[0])))
+    return made
+
+
+def _rows(rows: list[dict[str, Any]], name: Callable[[dict[str, Any]], Any], base: dict[str, Any]) -> Rows:
+    speed = base["images_per_second"]
+    return [
+        (str(name(r)), r["images_per_second"], r["images_per_second"] / speed, r.get("peak_memory_gb")) for r in rows
+    ]
+
+
+def write(found: dict[str, Any], folder: str | Path) -> Path:
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    when = found["started"].replace(":", "").replace("-", "")
+    path = folder / f"bench-{found['name']}-{found['environment']['device']}-{when}.json"
+    write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
+    return path

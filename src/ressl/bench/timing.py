@@ -1,0 +1,54 @@
+"""Clocks that wait for the device, and the ceilings of the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_per_call(call: Callable[[], object], device: torch.device, seconds: float, warm_up: int = 2) -> float:
+    """The median over five stretches that together last about ``seconds``."""
+    for _ in range(warm_up):
+        call()
+    wait(device)
+    start = time.perf_counter()
+    call()
+    wait(device)
+    each = max(1, round(seconds / 5 / max(time.perf_counter() - start, 1e-6)))
+    stretches = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(each):
+            call()
+        wait(device)
+        stretches.append((time.perf_counter() - start) / each)
+    return sorted(stretches)[2]
+
+
+def ceilings(device: torch.device, seconds: float) -> dict[str, float]:
+    """What the machine can do at best: a large matrix product (TFLOP/s) and a large copy (TB/s, read plus written).
+
+    Random data: products of zeros run faster than real ones.
+    """
+    on_gpu = device.type == "cuda"
+    n, dtype = (8192, torch.bfloat16) if on_gpu else (1024, torch.float32)
+    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    product = seconds_per_call(lambda: a @ b, device, seconds)
+    block = torch.randint(0, 255, ((4 if on_gpu else 1) * 2**28,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(block)
+    copy = seconds_per_call(lambda: target.copy_(block), device, seconds)
+    return {
+        "matrix_tflops": round(2 * n**3 / product / 1e12, 3),
+        "copy_tb_per_s": round(2 * block.numel() / copy / 1e12, 4),
+    }
+
+
+def peak_memory_gb(device: torch.device) -> float | None:
+    return round(torch.cuda.max_memory_allocated(device) / 1e9, 3) if device.type == "cuda" else None
