@@ -26,6 +26,7 @@ ALLOWED = {
     "evaluation": {"data", "nn", "losses", "engine"},
     "recipes": {"data", "nn", "methods", "evaluation"},
     "report": set(),
+    "bench": {"data", "engine", "recipes", "runs", "training", "environment"},
     "reproduce": {"recipes", "runs", "engine", "evaluating", "evaluation", "pretraining", "report"},
 }
 
