@@ -143,8 +143,10 @@ def test_other_log_points_change_nothing_but_the_log(tmp_path: Path, tiny: Tiny,
 def test_a_finished_run_resumes_to_itself(tmp_path: Path, tiny: Tiny, array_file: Path, memory: Any) -> None:
     run = pretrain(tiny(data="array"), data=array_file, out=tmp_path / "a", device="cpu", display=memory())
     before = run.checkpoint(), run.metrics()
+    run.note({"finished": "then"})
     again = pretrain(out=tmp_path / "a", resume=True, device="cpu", display=memory())
     assert again.metrics() == before[1]
+    assert again.facts["finished"] == "then"
     assert all(torch.equal(t, before[0].tensors[n]) for n, t in again.checkpoint().tensors.items())
 
 
@@ -161,6 +163,9 @@ def test_a_changed_recipe_is_not_resumed(
     with pytest.raises(ResslError, match=rf"is of another recipe: {field}") as caught:
         pretrain(recipe, out=run.path, resume=True, device="cpu", display=memory(), **changes)
     assert "\n" not in str(caught.value)
+    (tmp_path / "changed.json").write_text(recipe.replace(**changes).to_json())
+    with pytest.raises(ResslError, match=rf"is of another recipe: {field}"):
+        pretrain(str(tmp_path / "changed.json"), out=run.path, resume=True, device="cpu", display=memory())
 
 
 def test_a_run_is_not_resumed_with_other_pictures(
@@ -397,3 +402,24 @@ def test_nothing_is_left_behind_by_a_mistake(tmp_path: Path, tiny: Tiny, array_f
             pretrain(tiny(data="array"), out=tmp_path / "run", display=memory(), **kind)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists(), changes
+
+
+def test_labels_that_are_all_missing_are_no_labels(tmp_path: Path, tiny: Tiny, memory: Any) -> None:
+    path, display = tmp_path / "a.npz", memory()
+    np.savez(path, x=np.zeros((32, 16, 16, 3), np.uint8), y=np.full(32, -1))
+    pretrain(tiny(data="array", epochs=1), data=path, out=tmp_path / "a", device="cpu", display=display)
+    assert "no labels" in display.said
+
+
+def test_broken_files_of_a_streamed_run_are_counted(
+    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any
+) -> None:
+    display = memory()
+    photos = make_folder(n=48, mixed=True, classes=False, broken=(3,))
+    pretrain(tiny(data="folder", epochs=1), data=photos, out=tmp_path / "a", device="cpu", workers=0, display=display)
+    assert "1 broken files skipped, listed in" in display.said
+
+
+def test_data_that_is_no_path_is_said(memory: Any) -> None:
+    with pytest.raises(ResslError, match="data wants a path, not ndarray"):
+        pretrain(data=np.zeros((40, 8, 8, 3), np.uint8), display=memory())  # type: ignore[arg-type]

@@ -55,6 +55,8 @@ def pretrain(options: Namespace, changes: dict[str, Any]) -> int:
         checkpoint_minutes=convert(float, options.checkpoint_minutes, "--checkpoint-minutes"),
         checkpoint_steps=convert(int, options.checkpoint_steps, "--checkpoint-steps"),
     )
+    if rhythm.checkpoint_minutes < 0 or rhythm.checkpoint_steps < 0:
+        raise ResslError("--checkpoint-minutes and --checkpoint-steps must be at least 0")
     workers = None if options.workers is None else convert(int, options.workers, "--workers")
     if workers is not None and workers < 0:
         raise ResslError(f"--workers must be at least 0, not {workers}")

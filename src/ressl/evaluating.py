@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def evaluation_data(
     ``limit`` bounds each part; ``train`` is the training split where it is at hand already.
     """
     train = open_source(recipe.data, "train", root) if train is None else train
-    if train.labels is None:
+    if train.labels is None or not bool((train.labels >= 0).any()):
         return None
     fit = _labelled(train, recipe, limit)
     if "test" in splits(recipe.data, root):
@@ -68,21 +69,31 @@ def evaluation_data(
 def _labelled(source: Source, recipe: Recipe, limit: int | None) -> tuple[Tensor, Tensor]:
     assert source.labels is not None
     keep = torch.nonzero(source.labels >= 0)[:, 0]
+    as_they_are = kept_as_is(source, recipe)
     if limit is not None and len(keep) > limit:
         keep = keep[rng.permutation(0, 1, len(keep), rng.EVALUATION, "cpu")[:limit].sort().values]
+    some: Source
     if isinstance(source, ArraySource):
         whole = len(keep) == len(source)
-        return (source.images, source.labels) if whole else (source.images[keep], source.labels[keep])
-    assert isinstance(source, FileSource)  # chosen before they are read: of a million files a few are wanted
-    some = FileSource(source.name, [source.paths[int(i)] for i in keep], source.labels[keep], source.classes)
+        images, labels = (source.images, source.labels) if whole else (source.images[keep], source.labels[keep])
+        if as_they_are:
+            return images, labels
+        some = ArraySource(source.name, images, labels, source.classes)
+    else:
+        assert isinstance(source, FileSource)  # chosen before they are read: of a million files a few are wanted
+        some = FileSource(source.name, [source.paths[int(i)] for i in keep], source.labels[keep], source.classes)
     size = round(recipe.image_size * 256 / 224)  # a little more than the input, so that crops have room
-    as_they_are = source.size is not None and max(source.size) <= 2 * recipe.image_size
     try:
-        images, labels, _ = read_all(some, None if as_they_are else size)
+        images, found, _ = read_all(some, None if as_they_are else size)
     except SizesDiffer:  # size is judged by a sample of the files
-        images, labels, _ = read_all(some, size)
-    assert labels is not None
-    return images, labels
+        images, found, _ = read_all(some, size)
+    assert found is not None
+    return images, found
+
+
+def kept_as_is(source: Source, recipe: Recipe) -> bool:
+    """Whether evaluation takes pictures at their own size; much larger ones would show a network another scale."""
+    return source.size is not None and max(source.size) <= 2 * recipe.image_size
 
 
 def features_of(
@@ -140,6 +151,8 @@ def evaluate(
     run = run if isinstance(run, Run) else Run.open(run)
     if protocol not in CHOICES:
         raise unknown("protocol", protocol, CHOICES)
+    if protocol == "knn" and changes:
+        raise ResslError(f"knn has no {next(iter(changes))} to change; knn_k and knn_temperature are the recipe's")
     recipe, place = run.recipe, device_of(device)
     dtype = precision_of(precision, place)
     chosen = None if protocol == "knn" else with_changes(protocol_of(recipe, protocol), changes)
@@ -147,7 +160,10 @@ def evaluate(
     checkpoint = run.checkpoint()
     step = checkpoint.facts["step"]
     known = run.read_evaluation(protocol)
-    if known is not None and not again and known.get("step") == step and known.get("settings") == asked:
+    own = data is None or str(Path(data).resolve()) == run.facts.get("data")
+    made = {"step": step, "settings": asked, "precision": str(dtype).removeprefix("torch."), "own_data": own}
+    # A result on other data is never taken for this one, nor kept for the next: its place is not written down.
+    if known is not None and not again and own and all(known.get(key) == value for key, value in made.items()):
         return known
     labelled = evaluation_data(recipe, data or run.facts.get("data"))
     if labelled is None:
@@ -170,14 +186,14 @@ def evaluate(
             precision=dtype,
             progress=progress,
         ).as_dict()
+    resize = recipe.linear.resize if chosen is None else chosen.resize
     result |= {
         "protocol": protocol,
-        "settings": asked,
-        "step": step,
+        **made,
         "test": labelled.note,
         "test_pictures": len(labelled.test[1]),
         "test_input": f"{labelled.test[0].shape[-2]} x {labelled.test[0].shape[-1]} px"
-        + (f", short side {recipe.linear.resize}, centre {recipe.image_size}" if recipe.linear.resize else ", as is"),
+        + (f", short side {resize}, centre {recipe.image_size}" if resize else ", as is"),
         "seconds": time.monotonic() - start,
         "environment": environment(place),
     }

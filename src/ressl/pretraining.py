@@ -53,6 +53,8 @@ def pretrain(
         display: where progress goes; a bar or lines by default.
         changes: fields of the recipe or options of its method to change.
     """
+    if data is not None and not isinstance(data, (str, os.PathLike)):
+        raise ResslError(f"data wants a path, not {type(data).__name__}; save an array as .npy or .npz first")
     settings = Settings(str(data) if data is not None else None, device, engine, precision, workers, rhythm)
     if display is None:
         with console.display() as shown:
@@ -127,7 +129,8 @@ def _named(recipe: str | Recipe) -> Recipe:
 def _continued(run: Run, recipe: str | Recipe | None, changes: dict[str, Any]) -> Recipe:
     """The recipe a run goes on with: its own, but for what only looks on; else it would be another experiment."""
     old = run.recipe
-    asked = (recipe if isinstance(recipe, Recipe) else old).replace(**changes)
+    whole = isinstance(recipe, Recipe) or (recipe is not None and recipe.endswith(".json"))  # a name says less
+    asked = (_named(recipe) if recipe is not None and whole else old).replace(**changes)
     was, wanted = plain(old), plain(asked)
     if recipe is not None:
         was["name"], wanted["name"] = old.name, _named(recipe).name

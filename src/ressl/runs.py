@@ -1,6 +1,6 @@
 """A run folder: everything about one training run, readable without the program that made it.
 
-recipe.json       what was trained, and how; `ressl pretrain --recipe recipe.json` trains it again
+recipe.json       what was trained, and how; `ressl pretrain RUN/recipe.json` trains it again
 run.json          where and with what it was trained, and how it ended
 metrics.jsonl     the curves, a JSON object a line
 tensorboard/      the same for TensorBoard

@@ -24,7 +24,7 @@ from ressl.engine.signals import Interrupted
 from ressl.engine.step import TrainStep
 from ressl.environment import environment
 from ressl.errors import ResslError
-from ressl.evaluating import evaluation_data, knn_of, precision_of
+from ressl.evaluating import evaluation_data, kept_as_is, knn_of, precision_of
 from ressl.methods import Method
 from ressl.recipes import Recipe, method_options
 from ressl.recipes.typed import plain
@@ -91,6 +91,8 @@ def train(
     except Interrupted:
         display.message(f"saved after step {step.done}; continue with: ressl pretrain --resume --out {run.path}")
         raise
+    except torch.OutOfMemoryError as error:
+        raise ResslError(f"{place} has not enough memory for this recipe; lower batch_size or queue_size") from error
     except RuntimeError as error:
         if (sentence := lost_worker(error)) is None:
             raise
@@ -99,9 +101,11 @@ def train(
         records.close()
         loader.close()
         if isinstance(loader, StreamingLoader) and loader.broken:
-            run.list_broken(loader.broken)
+            where = run.list_broken(loader.broken)
+            display.message(f"{len(loader.broken)} broken files skipped, listed in {where}")
         run.note({"seconds": round(earlier + time.monotonic() - start, 2)})
-    run.note(_ending(loop, place, engine))
+    if checkpoint is None or checkpoint.facts["step"] < step.done or "finished" not in run.facts:
+        run.note(_ending(loop, place, engine))  # else nothing was trained: when and with what stays as it was
     return run
 
 
@@ -164,7 +168,7 @@ def _knn(
 ) -> Callable[[], dict[str, float]] | None:
     """kNN accuracy as a function of no arguments, or None where there are no labels."""
     here = None  # the training pictures, where they are on the device already
-    if isinstance(loader, ResidentLoader) and pretrain_split(recipe.data) == "train":
+    if isinstance(loader, ResidentLoader) and pretrain_split(recipe.data) == "train" and kept_as_is(source, recipe):
         here = ArraySource(source.name, loader.images, loader.labels, source.classes)
     data = evaluation_data(recipe, settings.data, KNN_LIMIT, here)
     if data is None:

@@ -135,6 +135,13 @@ def test_a_protocol_that_cannot_be_is_an_error(wrong: dict[str, Any]) -> None:
         linear_evaluation(None, noisy(20, 0), noisy(20, 1), protocol=replace(STEP, **wrong))
 
 
+def test_standardize_without_an_effect_is_an_error() -> None:
+    images, labels = torch.zeros(20, 3, 8, 8, dtype=torch.uint8), torch.arange(20) % 2
+    backbone = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4))
+    with pytest.raises(ResslError, match="standardize needs features that are taken once"):
+        linear_evaluation(backbone, (images, labels), (images, labels), protocol=replace(STEP, standardize=True))
+
+
 def test_labels_must_match_samples() -> None:
     x, y = noisy(20, 0)
     with pytest.raises(ResslError, match="20 samples but 19 labels"):

@@ -38,9 +38,10 @@ def test_convolutions_start_as_torchvisions():
     assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)
 
 
-def test_any_timm_model_by_name():
+@pytest.mark.parametrize("name", ["resnet10t", "mobilenetv3_small_050"])
+def test_any_timm_model_by_name(name):
     pytest.importorskip("timm")
-    net = build_backbone("timm/resnet10t", bn_groups=2)
+    net = build_backbone(f"timm/{name}", bn_groups=2)
     assert net.train()(torch.randn(4, 3, 64, 64)).shape == (4, net.features_dim)
 
 

@@ -119,6 +119,7 @@ def test_a_wrong_change_is_named_and_the_nearest_offered(changes: dict[str, Any]
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 100}, r"a batch of 100 does not split into 8 batch-norm groups"),
+    ({"batch_size": 8}, r"a batch of 8 in 8 batch-norm groups leaves one sample each"),
     ({"queue_size": 128}, r"a queue of 128 is smaller than the batch of 256"),
     ({"lr": -0.1}, r"lr must be above 0"),
     ({"lr": 0}, r"lr must be above 0"),

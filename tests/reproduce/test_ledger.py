@@ -63,6 +63,12 @@ def test_a_record_of_the_same_run_is_replaced(tmp_path: Path, run: Run) -> None:
     assert len(list((tmp_path / "results").iterdir())) == 1
 
 
+def test_an_evaluation_of_an_earlier_step_is_not_recorded(tmp_path: Path, run: Run) -> None:
+    run.write_evaluation("knn", evaluate(run, "knn", device="cpu") | {"step": 4})
+    with pytest.raises(ResslError, match=r"knn of .* was made after step 4 of 8; evaluate again first"):
+        write_record(run, tmp_path / "results")
+
+
 def test_an_unfinished_run_is_refused(tmp_path: Path, tiny: Callable[..., Recipe]) -> None:
     run = Run.create(tmp_path / "x", tiny(), {"data": None})
     with pytest.raises(ResslError, match=r"is not finished; continue it with --resume"):
@@ -82,13 +88,3 @@ def test_a_curve_is_thinned_evenly_and_keeps_its_end(n: int) -> None:
         assert kept[-1] == [n - 1, round((n - 1) / 7, 5)]
         gaps = {b[0] - a[0] for a, b in itertools.pairwise(kept)}
         assert len(gaps) <= 1
-
-
-def test_a_second_evaluation_is_read_and_not_computed(run: Run) -> None:
-    first = evaluate(run, "knn", device="cpu")
-    assert evaluate(run, "knn", device="cpu") == first
-    again = evaluate(run, "knn", device="cpu", again=True)
-    assert again["top1"] == first["top1"]
-    assert again["seconds"] != first["seconds"]
-    assert evaluate(run, "linear", device="cpu")["settings"]["epochs"] == 2
-    assert len(evaluate(run, "linear", device="cpu", epochs=3)["curve"]) == 3  # other settings are another result

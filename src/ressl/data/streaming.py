@@ -53,8 +53,10 @@ class _Jobs(Sampler[_Job]):
 
     def __iter__(self) -> Iterator[_Job]:
         loader, epoch = self._loader, self.epoch
+        order, rows = loader.order(epoch).cpu(), loader.rows.cpu()  # once: asked step by step, the device would wait
         for step in range(self.start, loader.steps_per_epoch):
-            yield _Job(epoch * loader.steps_per_epoch + step, loader.ids(epoch, step).tolist())
+            ids = order[step * loader.batch_size + rows].tolist()
+            yield _Job(epoch * loader.steps_per_epoch + step, ids)
 
 
 class _Cutter(Dataset[_Made]):

@@ -140,7 +140,7 @@ class GraphedBody:
 def snapshot(step: TrainStep) -> Callable[[], None]:
     """Remember everything a step changes; the returned function puts it back in place."""
     live = [*step.method.state_dict().values(), *optimiser_tensors(step.optimiser, step.method).values()]
-    live += [step.step, step.first_bad]
+    live += [step.step, step.first_bad, step.ring]
     saved = [tensor.clone() for tensor in live]
 
     @torch.no_grad()

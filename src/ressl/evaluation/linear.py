@@ -100,8 +100,10 @@ def linear_evaluation(
             return images.float()
         return extract(backbone, images, mean=mean, std=std, size=size, resize=resize, precision=precision)
 
-    test_features = features_of(held.x, protocol.resize)
     augment = protocol.augment and backbone is not None
+    if augment and protocol.standardize:
+        raise ResslError("standardize needs features that are taken once; add augment=false")
+    test_features = features_of(held.x, protocol.resize)
     views = Views([View(size=size, crop=protocol.scale, flip=0.5)], mean, std, seed)
     train_features = None if augment else features_of(fit.x, protocol.resize)
     shift, scale = _standardizer(train_features, protocol.standardize)

@@ -83,5 +83,6 @@ def _timm(name: str) -> nn.Module:
     if not timm.is_model(name):
         raise unknown("timm model", name, timm.list_models())
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=0)
-    model.features_dim = model.num_features
+    # Some models (MobileNetV3, for one) have a layer between the last feature map and what they give out.
+    model.features_dim = getattr(model, "head_hidden_size", None) or model.num_features
     return model

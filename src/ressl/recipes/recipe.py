@@ -81,6 +81,11 @@ class Recipe:
                 f"a batch of {self.batch_size} does not split into {self.bn_groups} batch-norm groups; "
                 f"choose a batch_size that {self.bn_groups} divides, or other bn_groups"
             )
+        if self.batch_size < 2 * self.bn_groups:
+            raise ResslError(
+                f"a batch of {self.batch_size} in {self.bn_groups} batch-norm groups leaves one sample each, which has "
+                "no statistics; raise batch_size or lower bn_groups"
+            )
         if len(self.views) < 2:
             raise ResslError(f"{self.method} needs at least two views, teacher first, not {len(self.views)}")
         for view in self.views:

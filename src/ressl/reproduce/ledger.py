@@ -27,7 +27,12 @@ def record(run: Run) -> dict[str, Any]:
     speeds = [row["images_per_second"] for row in rows if "images_per_second" in row]
     evaluations = {}
     for path in sorted((run.path / "evaluation").glob("*.json")):
-        evaluations[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+        evaluations[path.stem] = found = json.loads(path.read_text(encoding="utf-8"))
+        if found.get("step", facts["steps"]) != facts["steps"]:
+            raise ResslError(
+                f"the evaluation {path.stem} of {run.path} was made after step {found['step']} of {facts['steps']}; "
+                "evaluate again first"
+            )
     curves = {name: short(run.curve(name)) for name in ("loss", "knn", "teacher_entropy", "spread", "agreement")}
     return {
         "schema": SCHEMA,
