@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -80,7 +81,8 @@ def pretrain(options: Namespace, changes: dict[str, Any]) -> int:
     if not options.quiet:
         facts, knn = run.facts, run.curve("knn")
         print(f"trained in {facts['seconds']:.0f} s" + (f"; kNN {knn[-1][1]:.2f} %" if knn else ""))
-        print(f"run folder {run.path}; next: ressl evaluate {run.path}")
+        after = f"; next: ressl evaluate {shlex.quote(str(run.path))}" if knn else ""
+        print(f"run folder {run.path}{after}")
     return 0
 
 

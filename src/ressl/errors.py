@@ -18,5 +18,6 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> ResslError:
     """The error for a name that does not exist, offering the nearest one that does."""
     names = sorted(known)
     near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}."
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {shown}."
     return ResslError(f"unknown {kind} '{given}'; {hint}")

@@ -52,8 +52,8 @@ def evaluation_data(
     ``limit`` bounds each part; ``train`` is the training split where it is at hand already.
     """
     train = open_source(recipe.data, "train", root) if train is None else train
-    if train.labels is None or not bool((train.labels >= 0).any()):
-        return None
+    if train.labels is None or len(train.labels[train.labels >= 0].unique()) < 2:
+        return None  # one class cannot be told from another
     fit = _labelled(train, recipe, limit)
     if "test" in splits(recipe.data, root):
         test = open_source(recipe.data, "test", root)

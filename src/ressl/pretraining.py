@@ -23,7 +23,7 @@ from ressl.recipes import Recipe, choose_recipe, get_recipe
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
 from ressl.surveying import survey
-from ressl.training import Settings, now, train
+from ressl.training import Settings, knn_while_training, now, train
 
 LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
 
@@ -83,13 +83,14 @@ def _pretrain(
     method = build_method(chosen)
     source = open_source(chosen.data, pretrain_split(chosen.data), settings.data)
     loader, broken = _loader(source, chosen, settings, place, display)
+    evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display)
     if run is None:
         facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": now()}
         run = Run.create(out or default_out(chosen), chosen, facts)
     if broken:
         check_broken(broken, len(source), run.list_broken(broken))
     _describe(chosen, loader, run, display)
-    return train(run, chosen, method, source, loader, settings, place, display, resume)
+    return train(run, chosen, method, loader, evaluate, settings, place, display, resume)
 
 
 def _what(

@@ -12,7 +12,7 @@ import torch
 from ressl.data.base import ArraySource, Source
 from ressl.data.loaders import ResidentLoader
 from ressl.data.sources import pretrain_split
-from ressl.data.streaming import StreamingLoader, lost_worker
+from ressl.data.streaming import StreamingLoader, TooManyBroken, lost_worker
 from ressl.data.views import Views
 from ressl.engine.accelerate import accelerate, lay_out
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
@@ -31,6 +31,7 @@ from ressl.recipes.typed import plain
 from ressl.runs import Run
 
 KNN_LIMIT = 50_000  # labelled pictures per part that the kNN while training looks at
+KNN_LIMIT_STREAMED = 10_000  # where each must first be decoded
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ def train(
     run: Run,
     recipe: Recipe,
     method: Method,
-    source: Source,
     loader: ResidentLoader | StreamingLoader,
+    evaluate: Callable[[], dict[str, float]] | None,
     settings: Settings,
     place: torch.device,
     display: Display,
@@ -73,7 +74,7 @@ def train(
         facts={"recipe": plain(recipe), "pictures": loader.samples},
         display=display,
         collapse=_collapse(recipe, recipe.warmup_epochs * loader.steps_per_epoch),
-        evaluate=_knn(method.backbone, recipe, source, loader, settings, place, display),
+        evaluate=evaluate,
         evaluate_every=recipe.knn_every,
         rhythm=settings.rhythm,
     )
@@ -93,6 +94,8 @@ def train(
         raise
     except torch.OutOfMemoryError as error:
         raise ResslError(f"{place} has not enough memory for this recipe; lower batch_size or queue_size") from error
+    except TooManyBroken as error:
+        raise ResslError(f"{str(error).rstrip('.')}; they are listed in {run.path / 'broken.txt'}") from None
     except RuntimeError as error:
         if (sentence := lost_worker(error)) is None:
             raise
@@ -157,7 +160,7 @@ def _collapse(recipe: Recipe, warmup: float) -> Collapse:
     return Collapse(options.get("queue_size"), pair, max(int(warmup), 50))
 
 
-def _knn(
+def knn_while_training(
     backbone: torch.nn.Module,
     recipe: Recipe,
     source: Source,
@@ -170,7 +173,8 @@ def _knn(
     here = None  # the training pictures, where they are on the device already
     if isinstance(loader, ResidentLoader) and pretrain_split(recipe.data) == "train" and kept_as_is(source, recipe):
         here = ArraySource(source.name, loader.images, loader.labels, source.classes)
-    data = evaluation_data(recipe, settings.data, KNN_LIMIT, here)
+    limit = KNN_LIMIT if isinstance(loader, ResidentLoader) else KNN_LIMIT_STREAMED
+    data = evaluation_data(recipe, settings.data, limit, here)
     if data is None:
         display.message("no labels, so no kNN while training")
         return None

@@ -38,11 +38,17 @@ def test_convolutions_start_as_torchvisions():
     assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "mobilenetv3_small_050"])
-def test_any_timm_model_by_name(name):
+@pytest.mark.parametrize(("name", "groups"), [("resnet10t", 2), ("mobilenetv3_small_050", 1)])
+def test_any_timm_model_by_name(name, groups):
     pytest.importorskip("timm")
-    net = build_backbone(f"timm/{name}", bn_groups=2)
+    net = build_backbone(f"timm/{name}", bn_groups=groups)
     assert net.train()(torch.randn(4, 3, 64, 64)).shape == (4, net.features_dim)
+
+
+def test_norms_that_cannot_be_grouped_are_refused_and_not_left_ungrouped():
+    pytest.importorskip("timm")
+    with pytest.raises(ResslError, match="--bn-groups 1"):
+        build_backbone("timm/mobilenetv3_small_050", bn_groups=2)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("resnet81", "resnet18"), ("timm/resnet10", "resnet10t")])

@@ -35,6 +35,10 @@ class CropView(Protocol):
     def boxes(self, u: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor: ...
 
 
+class TooManyBroken(ResslError):
+    """More of the pictures are broken than a run should go on with."""
+
+
 class _Job(NamedTuple):
     step: int  # counted through all epochs
     ids: list[int]
@@ -98,7 +102,7 @@ class _Cutter(Dataset[_Made]):
                     return index, cut(picture, boxes, [view.size for view in self.views])
             except BrokenImage as error:
                 broken[error.path] = error.reason
-        raise ResslError(
+        raise TooManyBroken(
             f"{offset + 1:,} pictures in a row cannot be read, the last being {self.source.identify(index)}."
         )
 
@@ -180,10 +184,10 @@ class StreamingLoader(Loader):
         self.broken.update(made.broken)
         self._seen = min(self.samples, self._seen + len(made.ids) + len(made.broken))
         if made.error is not None:
-            raise ResslError(made.error)
+            raise TooManyBroken(made.error)
         if len(self.broken) > BROKEN_LIMIT * max(self._seen, min(self.samples, _JUDGED_AFTER)):
             path, reason = next(iter(self.broken.items()))
-            raise ResslError(
+            raise TooManyBroken(
                 f"{len(self.broken):,} of the first {self._seen:,} pictures are broken, more than {BROKEN_LIMIT:.0%} "
                 f"(the first: {BrokenImage(path, reason)})."
             )

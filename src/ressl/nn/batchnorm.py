@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ressl.errors import ResslError
+
 
 class GroupedBatchNorm2d(nn.BatchNorm2d):
     """Batch norm whose training statistics are taken within each of ``groups`` groups.
@@ -82,6 +84,10 @@ def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
     if groups == 1:
         return module
     for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d) and type(child) not in (nn.BatchNorm2d, GroupedBatchNorm2d):
+            raise ResslError(
+                f"this backbone's norms ({type(child).__name__}) cannot be split into groups; use --bn-groups 1"
+            )
         if type(child) is nn.BatchNorm2d:
             grouped = GroupedBatchNorm2d(
                 child.num_features,

@@ -33,11 +33,13 @@ def choose_recipe(kind: str, found: Findings) -> tuple[Recipe, list[str]]:
     why = []
     size, stem = _size(found)
     why.append(f"{size} px and the {stem} stem, because pictures have a short side of about {found.short_side} px")
-    batch = min(256, _power_of_two(found.count / 8))
+    batch = min(256, max(32, _power_of_two(found.count / 8)))
     groups = max(1, min(8, batch // 32))
     why.append(f"batch {batch} in {groups} batch-norm groups, because there are {found.count:,} pictures")
-    queue = max(batch, min(131072, _power_of_two(found.count / 8)))
-    why.append(f"queue {queue:,}, about an eighth of the pictures, as the paper's are a twelfth to a sixth")
+    share = 2 if found.count < 16_384 else 8
+    queue = max(batch, min(131072, _power_of_two(found.count / share)))
+    reason = "few relations say little" if share == 2 else "as the paper's is a twelfth to a sixth"
+    why.append(f"queue {queue:,}, up to 1/{share} of the pictures, because {reason}")
     steps = 39_000 if found.on_gpu else 3_000
     epochs = max(10, min(800, round(steps * batch / found.count)))
     why.append(f"{epochs} epochs, about {epochs * (found.count // batch):,} steps; --epochs changes it")
