@@ -35,7 +35,8 @@ def choose_recipe(kind: str, found: Findings) -> tuple[Recipe, list[str]]:
     why.append(f"{size} px and the {stem} stem, because pictures have a short side of about {found.short_side} px")
     batch = min(256, max(32, _power_of_two(found.count / 8)))
     groups = max(1, min(8, batch // 32))
-    why.append(f"batch {batch} in {groups} batch-norm group{'s' * (groups > 1)}, because there are {found.count:,} pictures")
+    split = "one batch-norm group" if groups == 1 else f"{groups} batch-norm groups"
+    why.append(f"batch {batch} in {split}, because there are {found.count:,} pictures")
     share = 2 if found.count < 16_384 else 8
     queue = max(batch, min(131072, _power_of_two(found.count / share)))
     reason = "few relations say little" if share == 2 else "as the paper's is a twelfth to a sixth"
