@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from PIL import Image
 
 from ressl.engine.loop import Rhythm
@@ -16,6 +18,10 @@ from ressl.evaluation.linear import LinearProtocol
 from ressl.recipes import Recipe, get_recipe
 
 torch.set_num_threads(1)
+
+# The same examples every time, so that a change is judged by what it changes; EXPLORE=1 looks for new ones.
+settings.register_profile("same", derandomize=not os.environ.get("EXPLORE"))
+settings.load_profile("same")
 
 TINY = {
     "backbone": "resnet10",

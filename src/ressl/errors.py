@@ -14,10 +14,15 @@ class ResslError(Exception):
     """Something the user can mend. The message is one sentence that names the fix."""
 
 
+def printable(text: str) -> str:
+    """Text fit for a one-line message: names from outside may hold line breaks, and bytes that are no text."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def unknown(kind: str, given: object, known: Iterable[str]) -> ResslError:
     """The error for a name that does not exist, offering the nearest one that does."""
     names = sorted(known)
     near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")
     hint = f"did you mean '{near[0]}'?" if near else f"known: {shown}."
-    return ResslError(f"unknown {kind} '{given}'; {hint}")
+    return ResslError(f"unknown {kind} '{printable(str(given))}'; {hint}")

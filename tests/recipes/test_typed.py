@@ -128,6 +128,13 @@ def test_anything_is_read_or_refused_politely(kind: Any, value: Any) -> None:
     assert "\n" not in text
 
 
+@pytest.mark.parametrize("name", ["\n", "a\r\nb", "\ud800", "\x1b[31m"])
+def test_a_wrong_name_cannot_break_the_line(name: str) -> None:
+    with pytest.raises(ResslError) as error:
+        convert(Inner, {name: 1}, "key")
+    assert str(error.value).isprintable()
+
+
 def test_types_are_told_in_words() -> None:
     assert wants(int) == "whole number"
     assert wants(int | None) == "whole number or none"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from ressl.errors import ResslError
+from ressl.errors import ResslError, printable
 
 # Only these readers may look at a file, whatever its name says: Pillow's EPS reader, for one, starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
@@ -37,9 +37,8 @@ _SIDEWAYS = {5, 6, 7, 8}
 
 
 def shown(name: str | os.PathLike[str]) -> str:
-    """A file or class name fit for a one-line message: names may hold line breaks and bytes that are no text."""
-    text = os.fspath(name).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    """A file name fit for a one-line message."""
+    return printable(os.fspath(name))
 
 
 class BrokenImage(ResslError):
