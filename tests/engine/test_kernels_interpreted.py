@@ -1,0 +1,65 @@
+"""The fused norm without a GPU: Triton's interpreter runs the kernels on the CPU, in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+CASES = """
+import copy, sys, torch
+from ressl.engine.fusion import fuse_norms
+from ressl.engine.kernels import norm_act
+from ressl.nn import GroupedBatchNorm2d, build_backbone
+
+torch.set_num_threads(1)
+last = {"memory_format": torch.channels_last}
+cases = [(8, 16, 4, 2, True, True), (8, 24, 3, 4, False, True), (6, 8, 5, 1, True, False), (6, 40, 7, 3, True, True)]
+for N, C, side, groups, residual, relu in cases:
+    torch.manual_seed(0)
+    norm = GroupedBatchNorm2d(C, groups)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    plain = copy.deepcopy(norm)
+    x, r = torch.randn(N, C, side, side) * 2 + 1, torch.randn(N, C, side, side)
+    a, ar, b, br = (t.clone().to(**last).requires_grad_() for t in (x, r, x, r))
+    y = norm_act(norm, a, ar if residual else None, relu)
+    z = plain._explicit(b)
+    z = z + br if residual else z
+    z = z.relu() if relu else z
+    w = torch.randn_like(y)
+    y.backward(w)
+    z.backward(w)
+    pairs = [(y, z), (a.grad, b.grad), (norm.weight.grad, plain.weight.grad), (norm.bias.grad, plain.bias.grad)]
+    pairs += [(norm.running_mean, plain.running_mean), (norm.running_var, plain.running_var)]
+    pairs += [(ar.grad, br.grad)] if residual else []
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
+torch.manual_seed(0)
+plain = build_backbone("resnet10", "small", width=4, bn_groups=2).to(**last)
+fused = copy.deepcopy(plain)
+assert fuse_norms(fused) == 1
+x = torch.randn(8, 3, 16, 16).to(**last)
+for mode in (True, False):  # in training by our kernels, in eval plainly
+    torch.testing.assert_close(fused.train(mode)(x), plain.train(mode)(x), rtol=1e-4, atol=1e-4)
+fused.train()(x).sum().backward()
+plain.train()(x).sum().backward()
+for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-3)
+print("all agree")
+"""
+
+
+def test_the_fused_norm_and_a_fused_network_equal_the_plain_ones():
+    done = subprocess.run(
+        [sys.executable, "-c", CASES],
+        env=os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "all agree"
