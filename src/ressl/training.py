@@ -116,6 +116,10 @@ def build_step(
     recipe: Recipe, method: Method, loader: ResidentLoader | StreamingLoader, settings: Settings, place: torch.device
 ) -> TrainStep:
     """The training step of a recipe on a device, not yet accelerated."""
+    if "labels" in method.wants and not loader.labelled:
+        raise ResslError(
+            f"{recipe.method} learns from labels, and these pictures have none; sort them into class folders"
+        )
     torch.manual_seed(recipe.seed)  # for what draws from torch's own generators: dropout, a method of the user's
     lay_out(method.train(), place)
     optimiser = build_sgd(

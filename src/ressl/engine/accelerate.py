@@ -83,9 +83,9 @@ class Beside:
     def mark(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """``forward``, noting when it begins."""
 
-        def marked(*args: Any) -> Any:
+        def marked(*args: Any, **wanted: Any) -> Any:
             self.start.record(torch.cuda.current_stream(self.device))
-            return forward(*args)
+            return forward(*args, **wanted)
 
         return marked
 
@@ -108,22 +108,19 @@ class GraphedBody:
     def __init__(self, step: TrainStep) -> None:
         self.step, self.plain = step, step.body
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.crops: list[Tensor] | None = None  # where a streaming loader's batch is put for the graph to read
+        self.fixed: Batch | None = None  # where a streaming loader's batch is put for the graph to read
 
     def __call__(self, batch: Batch | None) -> None:
         if self.graph is None:
             self._capture(batch)
         assert self.graph is not None
-        if self.crops is not None and batch is not None and batch.crops is not None:
-            for mine, new in zip(self.crops, batch.crops, strict=True):
+        if batch is not None and self.fixed is not None:
+            for mine, new in zip(_tensors(self.fixed), _tensors(batch), strict=True):
                 mine.copy_(new, non_blocking=True)
         self.graph.replay()
 
     def _capture(self, batch: Batch | None) -> None:
-        fixed = batch
-        if batch is not None and batch.crops is not None:
-            self.crops = [crop.to(self.step.device).clone() for crop in batch.crops]
-            fixed = batch._replace(crops=self.crops)
+        self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
         put_back = snapshot(self.step)
         side = torch.cuda.Stream(self.step.device)
         side.wait_stream(torch.cuda.current_stream(self.step.device))
@@ -135,6 +132,22 @@ class GraphedBody:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.plain(fixed)
+
+
+def _own(batch: Batch, device: torch.device) -> Batch:
+    def copy(x: Tensor) -> Tensor:
+        return x.to(device).clone()
+
+    return Batch(
+        copy(batch.index),
+        None if batch.images is None else copy(batch.images),
+        None if batch.crops is None else [copy(crop) for crop in batch.crops],
+        None if batch.labels is None else copy(batch.labels),
+    )
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    return [x for x in (batch.index, batch.images, *(batch.crops or ()), batch.labels) if x is not None]
 
 
 def snapshot(step: TrainStep) -> Callable[[], None]:

@@ -92,10 +92,10 @@ class LowPrecisionWeights:
         }
         self.forward: Any = method.forward
 
-    def __call__(self, views: Sequence[Tensor]) -> Output:
+    def __call__(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         with torch.no_grad():
             torch._foreach_copy_(list(self.copies.values()), list[Tensor](self.masters.values()))
-        output: Output = functional_call(self.method, self.copies, (views,))
+        output: Output = functional_call(self.method, self.copies, (views,), wanted)
         return output
 
     @torch.no_grad()

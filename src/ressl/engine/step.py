@@ -16,7 +16,7 @@ from ressl.data.loaders import ResidentLoader
 from ressl.data.streaming import StreamingLoader
 from ressl.data.views import Views
 from ressl.engine.optimisers import gradients, set_lr
-from ressl.methods.base import Method, Output
+from ressl.methods.base import Carry, Method, Output
 
 ENGINE_LOGS = ("loss", "lr", "grad_norm")
 
@@ -44,7 +44,7 @@ class TrainStep:
         self.method, self.views, self.loader, self.optimiser = method, views, loader, optimiser
         self.schedule, self.total_steps, self.precision, self.device = schedule, total_steps, precision, device
         # What the engine puts in from outside: the way a forward goes, and where its gradients come to rest.
-        self.call: Callable[[list[Tensor]], Output] = method
+        self.call: Callable[..., Output] = method
         self.collect: Callable[[], None] = lambda: None
         self.memory_format = torch.contiguous_format
         self.step = torch.zeros((), dtype=torch.int64, device=device)
@@ -72,6 +72,8 @@ class TrainStep:
 
     def begin_epoch(self, epoch: int) -> None:
         self.order.copy_(self.loader.order(epoch))
+        if self.done % self.loader.steps_per_epoch == 0:
+            self.method.begin_epoch(epoch)
 
     def advance(self, batch: Batch | None = None) -> None:
         self.body(batch)
@@ -80,9 +82,10 @@ class TrainStep:
     def body(self, batch: Batch | None) -> None:
         with torch.no_grad():
             views, lr = self.prepare(batch)
+            wanted = self.wanted(batch)
         set_lr(self.optimiser, lr)
         with torch.autocast(self.device.type, dtype=self.precision, enabled=self.precision != torch.float32):
-            output = self.call(views)
+            output = self.call(views, **wanted)
         output.loss.backward()
         self.collect()
         self.update(output, lr)
@@ -103,8 +106,28 @@ class TrainStep:
         if batch is not None and batch.crops is not None:
             return self.views.finish(batch.crops, self.step, rows)
         assert isinstance(self.loader, ResidentLoader)
+        return self.views(self.loader.images[self.index(batch)], self.step, rows)
+
+    def index(self, batch: Batch | None) -> Tensor:
+        """The numbers of this step's samples."""
+        if batch is not None:
+            return batch.index
         first = (self.step % self.loader.steps_per_epoch) * self.loader.batch_size
-        return self.views(self.loader.images[self.order[first + rows]], self.step, rows)
+        return self.order[first + self.loader.rows]
+
+    def wanted(self, batch: Batch | None) -> dict[str, Tensor]:
+        """What the method asks for besides views."""
+        found: dict[str, Tensor] = {}
+        for name in self.method.wants:
+            found[name] = self.index(batch) if name == "index" else self.labels(batch)
+        return found
+
+    def labels(self, batch: Batch | None) -> Tensor:
+        if batch is not None and batch.labels is not None:
+            return batch.labels
+        assert isinstance(self.loader, ResidentLoader)
+        assert self.loader.labels is not None
+        return self.loader.labels[self.index(batch)]
 
     @torch.no_grad()
     def update(self, output: Output, lr: Tensor) -> None:
@@ -119,9 +142,9 @@ class TrainStep:
         self.after(output.carry, finite, [value.detach() for value in logs])
 
     @torch.no_grad()
-    def after(self, carry: Tensor | None, finite: Tensor, logs: list[Tensor]) -> None:
+    def after(self, carry: Carry, finite: Tensor, logs: list[Tensor]) -> None:
         """What follows the optimiser: teacher and queue, the record of the step, the step number."""
-        self.method.after_step(None if carry is None else torch.where(finite, carry, torch.zeros_like(carry)))
+        self.method.after_step(_if_finite(carry, finite))
         self.first_bad.copy_(torch.where((self.first_bad < 0) & ~finite, self.step, self.first_bad))
         row = torch.stack([value.float() for value in logs])
         self.ring.index_copy_(0, (self.step % self.capacity).reshape(1), row[None])
@@ -138,3 +161,10 @@ class TrainStep:
         """The first step that was not finite. This waits for the device."""
         bad = int(self.first_bad)
         return None if bad < 0 else bad
+
+
+def _if_finite(carry: Carry, finite: Tensor) -> Carry:
+    """``carry``, or zeros in its place after a step that was not finite."""
+    if isinstance(carry, Tensor):
+        return torch.where(finite, carry, torch.zeros_like(carry))
+    return None if carry is None else tuple(torch.where(finite, part, torch.zeros_like(part)) for part in carry)

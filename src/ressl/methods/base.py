@@ -11,12 +11,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+Carry = Tensor | tuple[Tensor, ...] | None
+
 
 class Output(NamedTuple):
     """What a forward gives the engine."""
 
     loss: Tensor
-    carry: Tensor | None  # what after_step needs, e.g. the keys to enqueue
+    carry: Carry  # what after_step needs, e.g. the keys to enqueue
     logs: dict[str, Tensor]  # 0-dim tensors that stay on the device; no .item() in the step
 
 
@@ -27,18 +29,26 @@ class Method(nn.Module):
     recipe's ``options`` are checked against them. Everything that must survive a restart is a parameter or a
     persistent buffer. A method may have a ``target(view)``: the part of its forward that has no gradient and does not
     depend on the student; the engine may then run it beside the rest.
+
+    A method that needs more than pixels says so in ``wants``: ``index`` (B sample numbers in 0..samples-1, the same in
+    every epoch) and ``labels`` (B class numbers) then come as keyword arguments of ``forward``.
     """
 
     backbone: nn.Module  # what evaluation freezes
 
     backprops: ClassVar[int] = 1  # views that carry a gradient per step (the paper's "BackProp" column)
     paper: ClassVar[str] = ""
+    wants: ClassVar[tuple[str, ...]] = ()
 
-    def forward(self, views: Sequence[Tensor]) -> Output:
+    def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         raise NotImplementedError
 
     @torch.no_grad()
-    def after_step(self, carry: Tensor | None) -> None:
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before an epoch's first step (not when resuming within one): cluster a bank, for example."""
+
+    @torch.no_grad()
+    def after_step(self, carry: Carry) -> None:
         """Called after the optimiser's step: move the teacher, fill the queue."""
 
     @torch.no_grad()

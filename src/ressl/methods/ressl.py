@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl import losses
-from ressl.methods.base import Method, Output
+from ressl.methods.base import Carry, Method, Output
 from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, l2_normalize
 
 
@@ -47,7 +47,7 @@ class ReSSL(Method):
         self.tau_s = student_temperature
         self.tau_t = teacher_temperature
 
-    def forward(self, views: Sequence[Tensor]) -> Output:
+    def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         weak, *strong = views
         Q = self.queue.keys  # K x D; no copy: it only changes in after_step, when the backward is done
         z2 = [l2_normalize(self.head(self.backbone(view))) for view in strong]  # B x D each
@@ -71,8 +71,8 @@ class ReSSL(Method):
         return l2_normalize(self.teacher(weak[shuffle])[restore])  # B x D
 
     @torch.no_grad()
-    def after_step(self, carry: Tensor | None) -> None:
-        assert carry is not None
+    def after_step(self, carry: Carry) -> None:
+        assert isinstance(carry, Tensor)
         self.teacher.update(nn.ModuleList([self.backbone, self.head]))
         self.queue.enqueue(carry)
 

@@ -4,6 +4,7 @@ from ressl.nn.backbones import BACKBONES, STEMS, build_backbone
 from ressl.nn.batchnorm import GroupedBatchNorm2d, group_batch_norm
 from ressl.nn.ema import EMATeacher
 from ressl.nn.heads import ProjectionHead, l2_normalize
+from ressl.nn.processes import all_rows, mean_over_processes, my_rows, rank, world
 from ressl.nn.queue import MemoryQueue
 from ressl.nn.shuffle import BatchShuffle
 
@@ -15,7 +16,12 @@ __all__ = [
     "GroupedBatchNorm2d",
     "MemoryQueue",
     "ProjectionHead",
+    "all_rows",
     "build_backbone",
     "group_batch_norm",
     "l2_normalize",
+    "mean_over_processes",
+    "my_rows",
+    "rank",
+    "world",
 ]

@@ -1,0 +1,56 @@
+"""ressl bench."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from rich.table import Table
+
+from ressl.bench import suite
+from ressl.commands.shared import show
+from ressl.engine.loop import device_of
+from ressl.pretraining import default_workers
+from ressl.recipes.typed import convert
+from ressl.report.figures import bars
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Speed and memory of the training step, side by side in one run on this machine: our engines, the plain\n"
+        "PIL-and-workers way, the views alone, sweeps, and the machine's ceilings. Without a GPU a small version runs."
+    )
+    parser.epilog = "examples:\n  ressl bench\n  ressl bench tiny-imagenet --parts engines"
+    parser.add_argument("recipe", nargs="?", default="cifar10", help="whose step to measure (default: cifar10)")
+    parser.add_argument(
+        "--parts", nargs="+", default=list(suite.PARTS), metavar="P", help=f"{', '.join(suite.PARTS)} (default: all)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--workers", metavar="N", help="loader processes of the PIL reference (default: one per core)")
+    parser.add_argument("--seconds", metavar="S", help="to spend on each measurement (default: 2)")
+    parser.add_argument("--into", default="results", metavar="FOLDER", help="where JSON and plot go (default: results)")
+
+
+def run(options: Namespace, changes: dict[str, Any]) -> int:
+    workers = default_workers() if options.workers is None else convert(int, options.workers, "--workers")
+    seconds = None if options.seconds is None else convert(float, options.seconds, "--seconds")
+    place = device_of(options.device)
+    found = suite.bench(
+        options.recipe, parts=tuple(options.parts), device=place, workers=workers, seconds=seconds, say=_note
+    )
+    for title, label, rows in suite.tables(found):
+        table = Table(title=title, title_justify="left")
+        table.add_column(label)
+        for heading in ("images/s", "ratio", "memory GB"):
+            table.add_column(heading, justify="right")
+        for name, speed, ratio, memory in rows:
+            table.add_row(name, f"{speed:,.0f}", f"{ratio:.2f}x", "" if memory is None else f"{memory:.2f}")
+        show(table)
+    path = suite.write(found, options.into)
+    drawn = bars(suite.tables(found), path.with_suffix(".png"), f"ressl bench {options.recipe}")
+    print(f"written to {path} and {drawn}")
+    return 0
+
+
+def _note(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,69 @@
+"""What several commands share: the words for every option, checks of values, tables."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ressl.errors import ResslError
+from ressl.recipes.typed import convert, wants
+
+HELP = {
+    "image_size": "side of the square the networks see, in pixels",
+    "mean": "per channel, of pixels in 0..1",
+    "std": "per channel, of pixels in 0..1",
+    "backbone": "resnet10, resnet18, resnet34, resnet50, or timm/<model>",
+    "stem": "first layers: small (32 px), medium (64 px), imagenet (224 px)",
+    "width": "channels of the first stage; 64 is the usual network",
+    "bn_groups": "groups of the batch with batch-norm statistics of their own",
+    "method": "the learning method",
+    "epochs": "passes over the data",
+    "batch_size": "samples per step, over all processes",
+    "lr": "peak learning rate per 256 samples",
+    "momentum": "of the optimiser",
+    "weight_decay": "of the optimiser",
+    "decay_norm_and_bias": "whether weight decay applies to norms and biases too",
+    "warmup_epochs": "epochs over which the learning rate rises",
+    "seed": "of everything that is random",
+    "knn_every": "epochs between two kNN measurements; 0: at the end only",
+    "knn_k": "neighbours",
+    "knn_temperature": "of the neighbours' weights",
+    "hidden_dim": "of the projection head",
+    "output_dim": "of the embedding",
+    "queue_size": "past samples that relations refer to (K)",
+    "teacher_momentum": "of the moving average (m)",
+    "student_temperature": "tau_s",
+    "teacher_temperature": "tau_t; below tau_s",
+    "head_batch_norm": "batch norm in the projection head (the paper has none)",
+    "schedule": "how the learning rate falls",
+    "milestones": "fractions of the epochs at which the step schedule falls to a tenth",
+    "nesterov": "Nesterov momentum",
+    "augment": "random crop and flip of the training pictures",
+    "scale": "area range of that crop",
+    "resize": "short side before the centre crop of test pictures; none: as they are",
+    "standardize": "features to mean 0 and deviation 1 first",
+}
+
+
+def describe(name: str, kind: Any) -> str:
+    """The help of an option that is a field of a recipe or protocol, or an option of a method."""
+    return f"{HELP[name]} ({wants(kind)})" if name in HELP else wants(kind)
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def positive(name: str, value: str) -> int:
+    number: int = convert(int, value, name)
+    if number < 1:
+        raise ResslError(f"{name} must be at least 1, not {number}")
+    return number
+
+
+def show(table: Table) -> None:
+    # A pipe has no width; tables made for 80 columns there would break their cells.
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
