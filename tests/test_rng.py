@@ -130,3 +130,15 @@ def test_permutations_are_fair_and_change_with_the_step() -> None:
     assert len({tuple(o) for o in orders.tolist()}) > 3500  # of 40,320: the birthday leaves about 3,800
     for place in range(8):  # every number is equally often at every place
         assert stats.chisquare(torch.bincount(orders[:, place], minlength=8).numpy()).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 256, 1000])
+def test_a_small_permutation_is_the_sorted_one_with_its_inverse(n):
+    shuffle, inverse = rng.small_permutation(5, 9, n, rng.SHUFFLE, "cpu")
+    assert torch.equal(shuffle, rng.permutation(5, 9, n, rng.SHUFFLE, "cpu"))
+    assert torch.equal(shuffle[inverse], torch.arange(n))
+
+
+def test_equal_keys_keep_their_order(monkeypatch):
+    monkeypatch.setattr(rng, "bits", lambda *a: torch.tensor([3, 1, 3, 1])[:, None])
+    assert rng.small_permutation(0, 0, 4, 0, "cpu")[0].tolist() == [1, 3, 0, 2]

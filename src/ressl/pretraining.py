@@ -16,6 +16,7 @@ from ressl.data.sources import guess_data, open_source, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.data.views import describe
 from ressl.engine.accelerate import ENGINES
+from ressl.engine.compiling import wake_compiler
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
@@ -78,6 +79,8 @@ def _pretrain(
     if settings.engine not in ENGINES:
         raise unknown("engine", settings.engine, ENGINES)
     precision_of(settings.precision, place)
+    if place.type == "cuda" and settings.engine != "eager":
+        wake_compiler()
     if run is None and out is not None:
         Run.refuse_existing(out)
     method = build_method(chosen)

@@ -56,3 +56,14 @@ def permutation(seed: Tensor | int, step: Tensor | int, n: int, stream: int, dev
     """A random permutation of 0..n-1, the same on every device."""
     rows = torch.arange(n, dtype=torch.int64, device=device)
     return torch.argsort(bits(seed, step, rows, 1, stream)[:, 0], stable=True)
+
+
+def small_permutation(
+    seed: Tensor | int, step: Tensor | int, n: int, stream: int, device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    """The same permutation and its inverse, by comparing all pairs: no sort, which a GPU does slowly for a batch."""
+    rows = torch.arange(n, dtype=torch.int64, device=device)
+    key = bits(seed, step, rows, 1, stream)  # n x 1
+    before = (key > key.T) | ((key == key.T) & (rows[None, :] < rows[:, None]))
+    inverse = before.sum(1)  # how many come before each: its place
+    return torch.zeros_like(rows).scatter(0, inverse, rows), inverse

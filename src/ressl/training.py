@@ -59,9 +59,7 @@ def train(
 ) -> Run:
     """Train ``method`` to the end of its recipe, from the run's last checkpoint if ``resume``."""
     step = build_step(recipe, method, loader, settings, place)
-    engine, why = accelerate(step, settings.engine)
-    if why:
-        display.message(f"engine {engine}, because {why}")
+    accelerate(step, settings.engine, display.message)
     checkpoint = run.checkpoint() if resume and run.checkpoints.paths() else None
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
@@ -108,7 +106,7 @@ def train(
             display.message(f"{len(loader.broken)} broken files skipped, listed in {where}")
         run.note({"seconds": round(earlier + time.monotonic() - start, 2)})
     if checkpoint is None or checkpoint.facts["step"] < step.done or "finished" not in run.facts:
-        run.note(_ending(loop, place, engine))  # else nothing was trained: when and with what stays as it was
+        run.note(_ending(loop, place))  # else nothing was trained: when and with what stays as it was
     return run
 
 
@@ -143,13 +141,13 @@ def build_step(
     )
 
 
-def _ending(loop: Loop, place: torch.device, engine: str) -> dict[str, Any]:
+def _ending(loop: Loop, place: torch.device) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "finished": now(),
         "checkpoint_seconds": round(loop.checkpoint_seconds, 2),
         "steps": loop.step.done,
         "precision": str(loop.step.precision).removeprefix("torch."),
-        "engine": engine,
+        "engine": loop.step.engine,
         "environment": environment(place),
     }
     if place.type == "cuda":

@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 
 CASES = """
 import copy, sys, torch
-from ressl.engine.fusion import fuse_norms
-from ressl.engine.kernels import norm_act
+from ressl.engine.fusion import fuse
+from ressl.engine.kernels import norm_act, norm_act_twice
 from ressl.nn import GroupedBatchNorm2d, build_backbone
 
 torch.set_num_threads(1)
@@ -38,10 +38,23 @@ for N, C, side, groups, residual, relu in cases:
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
 
+# Two users of one result: the gradients meet inside the kernel.
+for residual in (True, False):
+    norm, plain = GroupedBatchNorm2d(8, 2), GroupedBatchNorm2d(8, 2)
+    x, r, w, v = (torch.randn(6, 8, 4, 4).to(**last) for _ in range(4))
+    a, ar, b, br = (t.clone().requires_grad_() for t in (x, r, x, r))
+    one, two = norm_act_twice(norm, a, ar if residual else None)
+    (one * w + two.sin() * v).sum().backward()
+    z = plain._explicit(b)
+    z = (z + br if residual else z).relu()
+    (z * w + z.sin() * v).sum().backward()
+    for ours, theirs in [(a.grad, b.grad), (norm.weight.grad, plain.weight.grad), (ar.grad, br.grad)][: 2 + residual]:
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
 torch.manual_seed(0)
 plain = build_backbone("resnet10", "small", width=4, bn_groups=2).to(**last)
 fused = copy.deepcopy(plain)
-assert fuse_norms(fused) == 1
+assert fuse(fused) == 1
 x = torch.randn(8, 3, 16, 16).to(**last)
 for mode in (True, False):  # in training by our kernels, in eval plainly
     torch.testing.assert_close(fused.train(mode)(x), plain.train(mode)(x), rtol=1e-4, atol=1e-4)

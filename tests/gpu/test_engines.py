@@ -8,6 +8,7 @@ import torch
 import ressl
 from ressl.engine.loop import Rhythm
 from ressl.engine.signals import Interrupted
+from ressl.methods import METHODS, ReSSL
 
 RECIPE = {
     "backbone": "resnet18",
@@ -92,3 +93,43 @@ def test_memory_is_bounded_and_reported(tmp_path):
     run = train(tmp_path / "run", "graph")
     assert 0 < run.facts["peak_memory_gb"] < 4
     assert run.facts["engine"] == "graph"
+
+
+class Looks(ReSSL):
+    """A method that asks the device for a number within its step, which no graph can hold."""
+
+    def forward(self, views, **wanted):
+        output = super().forward(views, **wanted)
+        return output._replace(loss=output.loss * (1.0 if output.loss.item() > 0 else 0.5))
+
+
+def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, monkeypatch, eager):
+    monkeypatch.setitem(METHODS, "ressl", Looks)
+    display = Stop()
+    run = ressl.pretrain("demo", out=tmp_path / "run", device="cuda", precision="bf16", display=display,
+                         rhythm=Rhythm(log_steps=1), **RECIPE)  # fmt: skip
+    assert run.facts["engine"] == "eager"
+    assert any("cannot be a CUDA graph" in text for text in display.said)
+    assert ((losses(run) - eager).abs() / eager)[:100].max() < 2e-2
+
+
+def test_streamed_pictures_train_in_a_graph_as_they_do_eagerly(tmp_path):
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(0)
+    for i in range(256):
+        side = 40 + i % 7
+        pixels = torch.randint(0, 256, (side, 48, 3), dtype=torch.uint8, generator=generator).numpy()
+        (tmp_path / "data" / str(i % 2)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "data" / str(i % 2) / f"{i}.png")
+    found = {}
+    for engine in ("eager", "graph"):
+        display = Stop()
+        run = ressl.pretrain(data=tmp_path / "data", out=tmp_path / engine, engine=engine, device="cuda", workers=2,
+                             display=display, rhythm=Rhythm(log_steps=1), **RECIPE | {"epochs": 10})  # fmt: skip
+        assert any("streaming" in text for text in display.said)
+        assert run.facts["engine"] == engine
+        found[engine] = losses(run)
+    difference = (found["graph"] - found["eager"]).abs() / found["eager"]
+    assert len(difference) == 20
+    assert difference.max() < 2e-2

@@ -42,21 +42,22 @@ def step_speed(recipe: Recipe, device: torch.device, engine: str, precision: str
     loader = ResidentLoader(source, recipe.batch_size, device, recipe.seed)
     start = time.perf_counter()
     step = build_step(recipe, build_method(recipe), loader, Settings(device=str(device), precision=precision), device)
-    used, why = accelerate(step, engine)
+    notes: list[str] = []
+    accelerate(step, engine, notes.append)
     step.begin_epoch(0)
     step.advance()
     wait(device)
     start_up = time.perf_counter() - start
     each = seconds_per_call(step.advance, device, seconds)
     return {
-        "engine": used,
+        "engine": step.engine,
         "precision": precision,
         "batch": recipe.batch_size,
         "images_per_second": round(recipe.batch_size / each, 1),
         "milliseconds": round(1000 * each, 3),
         "start_seconds": round(start_up, 2),
         "peak_memory_gb": peak_memory_gb(device),
-        **({"note": why} if why else {}),
+        **({"note": notes[0]} if notes else {}),
     }
 
 

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ressl.data.batches import Batch
-from ressl.engine.fusion import LowPrecisionWeights, fuse_norms
+from ressl.engine.compiling import keep_compiled, wait_for_workers
+from ressl.engine.convolutions import WeightGradients
+from ressl.engine.fusion import LowPrecisionWeights, fuse
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
-from ressl.errors import unknown
+from ressl.errors import ResslError, unknown
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
@@ -28,15 +30,17 @@ def lay_out(method: nn.Module, device: torch.device) -> nn.Module:
     return method.to(memory_format=torch.channels_last) if device.type == "cuda" else method
 
 
-def accelerate(step: TrainStep, engine: str) -> tuple[str, str]:
-    """Make ``step`` fast on its device; returns the engine in use and, where it is not the one asked for, why."""
+def accelerate(step: TrainStep, engine: str, say: Callable[[str], None] = lambda text: None) -> None:
+    """Make ``step`` fast on its device; where that is not the way asked for, ``say`` why. ``step.engine`` tells."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     on_gpu = step.device.type == "cuda"
     wanted = ("graph" if on_gpu else "eager") if engine == "auto" else engine
-    why = ""
     if wanted == "graph" and not on_gpu:
-        wanted, why = "eager", "CUDA graphs need a CUDA device"
+        wanted = "eager"
+        say("engine eager, because CUDA graphs need a CUDA device")
+    if wanted != "eager":
+        keep_compiled()
     if on_gpu:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed
@@ -47,16 +51,29 @@ def accelerate(step: TrainStep, engine: str) -> tuple[str, str]:
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
     if wanted == "graph":
         _for_graph(step)
-        step.body = GraphedBody(step)  # type: ignore[method-assign]
-    return wanted, why
+        step.body = GraphedBody(step, say)  # type: ignore[method-assign]
+    step.engine = wanted
+
+
+def plain_again(step: TrainStep) -> None:
+    """Undo what :func:`accelerate` put in: everything it did hangs on the objects, and the classes' own come back."""
+    for module in step.method.modules():
+        module.__dict__.pop("forward", None)
+    step.method.__dict__.pop("target", None)
+    for name in ("prepare", "after", "body"):
+        step.__dict__.pop(name, None)
+    step.call, step.collect, step.engine = step.method, lambda: None, "eager"
 
 
 def _for_graph(step: TrainStep) -> None:
     """Networks by the library's convolutions and our norms; all the small things around them compiled."""
+    wait_for_workers()
     method = step.method
-    fuse_norms(method)
+    gradients = WeightGradients(step.device)
+    fuse(method, gradients, compiled=True)
+    step.collect = gradients.join
     if step.precision != torch.float32:
-        low = LowPrecisionWeights(method, step.precision)
+        low = LowPrecisionWeights(method, step.precision, gradients)
         step.call, step.collect = low, low.collect
     beside = Beside(step.device)
     target: Any = getattr(method, "target", None)
@@ -105,23 +122,37 @@ class Beside:
 class GraphedBody:
     """The body of a step as a CUDA graph, captured on first use and replayed ever after."""
 
-    def __init__(self, step: TrainStep) -> None:
-        self.step, self.plain = step, step.body
+    def __init__(self, step: TrainStep, say: Callable[[str], None]) -> None:
+        self.step, self.plain, self.say = step, step.body, say
         self.graph: torch.cuda.CUDAGraph | None = None
         self.fixed: Batch | None = None  # where a streaming loader's batch is put for the graph to read
 
     def __call__(self, batch: Batch | None) -> None:
-        if self.graph is None:
-            self._capture(batch)
+        if self.graph is None and not self._captured(batch):
+            plain_again(self.step)
+            return self.step.body(batch)
         assert self.graph is not None
         if batch is not None and self.fixed is not None:
             for mine, new in zip(_tensors(self.fixed), _tensors(batch), strict=True):
                 mine.copy_(new, non_blocking=True)
-        self.graph.replay()
+        return self.graph.replay()
 
-    def _capture(self, batch: Batch | None) -> None:
-        self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
+    def _captured(self, batch: Batch | None) -> bool:
         put_back = snapshot(self.step)
+        try:
+            self._capture(batch, put_back)
+        except (torch.OutOfMemoryError, ResslError):
+            raise
+        except RuntimeError as error:  # also the compiler's errors
+            self.graph = None
+            put_back()
+            reason = (str(error).strip() or type(error).__name__).split("\n")[0]
+            self.say(f"engine eager, because this step cannot be a CUDA graph here: {reason}")
+            return False
+        return True
+
+    def _capture(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
+        self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
         side = torch.cuda.Stream(self.step.device)
         side.wait_stream(torch.cuda.current_stream(self.step.device))
         with torch.cuda.stream(side):

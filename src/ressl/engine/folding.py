@@ -6,13 +6,14 @@ convolution before it, and bias, residual add and ReLU into that convolution's o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from ressl.engine.convolutions import stem_columns
 
 
 class _Conv(NamedTuple):
@@ -21,39 +22,80 @@ class _Conv(NamedTuple):
     stride: list[int]
     padding: list[int]
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """relu(convolution + bias + residual)"""
         w, b, stride, padding = self
-        if relu and x.is_cuda:
-            if residual is None:
-                return torch.cudnn_convolution_relu(x, w, b, stride, padding, [1, 1], 1)
+        if x.is_cuda and residual is not None:
             return torch.cudnn_convolution_add_relu(x, w, residual, 1.0, b, stride, padding, [1, 1], 1)
+        if x.is_cuda:
+            return torch.cudnn_convolution_relu(x, w, b, stride, padding, [1, 1], 1)
         y = F.conv2d(x, w, b, stride, padding)
-        y = y if residual is None else y + residual
-        return y.relu() if relu else y
+        return (y if residual is None else y + residual).relu()
+
+    def linear(self, x: Tensor) -> Tensor:
+        """The convolution alone."""
+        return F.conv2d(x, self.weight, None, self.stride, self.padding)
 
 
 class _Block(NamedTuple):
     main: list[_Conv]
-    shortcut: _Conv | None
+    shortcut: _Conv | None  # its bias is part of the last convolution's, with whose result it is added
 
     def __call__(self, x: Tensor) -> Tensor:
-        residual = x if self.shortcut is None else self.shortcut(x, relu=False)
+        residual = x if self.shortcut is None else self.shortcut.linear(x)
         for convolution in self.main[:-1]:
             x = convolution(x)
         return self.main[-1](x, residual)
 
 
-def fold(backbone: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor] | None:
-    """``backbone`` in eval mode as a fast function of pictures, with the weights it has now; None if it is no ResNet.
+class Folded:
+    """A frozen ResNet as a function of pictures, with the weights it had: B x 3 x H x W -> B x D in float32.
 
-    Products are made in ``dtype``; the features come in float32.
+    It has two parts, so that a compiler can fuse the first with whatever makes the pictures.
     """
+
+    def __init__(self, stem: _Conv, maxpool: nn.Module, blocks: list[_Block]) -> None:
+        self.maxpool, self.blocks, self.dtype = maxpool, blocks, stem.weight.dtype
+        # A 3 x 3 stem is a product with the columns of its input (see stem_columns), others a convolution.
+        self.columns = stem.weight.shape[2:] == (3, 3) and stem.stride == [1, 1] and stem.padding == [1, 1]
+        if self.columns:
+            weight = stem.weight.permute(0, 2, 3, 1).flatten(1)
+            stem = stem._replace(weight=F.pad(weight, (0, -weight.shape[1] % 8)).contiguous())
+        else:
+            stem = stem._replace(weight=_last(F.pad(stem.weight, (0, 0, 0, 0, 0, -stem.weight.shape[1] % 8))))
+        self.stem = stem
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """What the first layer reads."""
+        x = x.to(self.dtype)
+        return stem_columns(x) if self.columns else _last(F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8)))
+
+    def network(self, prepared: Tensor) -> Tensor:
+        """Features from what :meth:`prepare` made."""
+        if self.columns:
+            x = _affine_relu(prepared.permute(0, 2, 3, 1), self.stem.weight, self.stem.bias).permute(0, 3, 1, 2)
+        else:
+            x = self.stem(prepared)
+        x = self.maxpool(x)
+        for block in self.blocks:
+            x = block(x)
+        return x.mean(dim=(2, 3), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32).float()
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.network(self.prepare(x))
+
+
+def _affine_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if x.is_cuda:  # one call of cuBLAS
+        return torch._addmm_activation(bias, x.flatten(0, -2), weight.T).unflatten(0, x.shape[:-1])
+    return F.linear(x, weight, bias).relu()
+
+
+def fold(backbone: nn.Module, dtype: torch.dtype) -> Folded | None:
+    """``backbone`` in eval mode with the weights it has now, its products in ``dtype``; None if it is no ResNet."""
     if not isinstance(backbone, ResNet) or not isinstance(backbone.fc, nn.Identity):
         return None
-    stem = _folded(backbone.conv1, backbone.bn1, dtype)
-    missing = -stem.weight.shape[1] % 8  # channels that make the first convolution one for tensor cores
-    if stem.weight.is_cuda:
-        stem = stem._replace(weight=_last(F.pad(stem.weight, (0, 0, 0, 0, 0, missing))))
     blocks = []
     for stage in (backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4):
         for block in stage:
@@ -61,21 +103,11 @@ def fold(backbone: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor] 
                 return None
             names = ("1", "2") if isinstance(block, BasicBlock) else ("1", "2", "3")
             main = [_folded(getattr(block, f"conv{n}"), getattr(block, f"bn{n}"), dtype) for n in names]
-            down = block.downsample
-            blocks.append(_Block(main, None if down is None else _folded(down[0], down[1], dtype)))
-    maxpool = backbone.maxpool
-
-    @torch.no_grad()
-    def features(x: Tensor) -> Tensor:
-        x = x.to(dtype)
-        if x.is_cuda:
-            x = _last(F.pad(x, (0, 0, 0, 0, 0, missing)))
-        x = maxpool(stem(x))
-        for block in blocks:
-            x = block(x)
-        return x.float().mean(dim=(2, 3))
-
-    return features
+            shortcut = None if block.downsample is None else _folded(block.downsample[0], block.downsample[1], dtype)
+            if shortcut is not None:
+                main[-1] = main[-1]._replace(bias=main[-1].bias + shortcut.bias)
+            blocks.append(_Block(main, shortcut))
+    return Folded(_folded(backbone.conv1, backbone.bn1, dtype), backbone.maxpool, blocks)
 
 
 @torch.no_grad()

@@ -6,72 +6,73 @@ The modules, their parameters and their state dicts stay what they are; only how
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
+from ressl.engine.convolutions import WeightGradients, convolve, stem, stem_columns
 from ressl.methods.base import Method, Output
 
+Twice = Tensor | tuple[Tensor, Tensor]  # a result, or the same one twice: for the next block and for its shortcut
 
-def fuse_norms(module: nn.Module) -> int:
-    """Let every ResNet below ``module`` compute norm, add and ReLU in one kernel; returns how many were found."""
-    found = 0
+
+def fuse(module: nn.Module, beside: WeightGradients | None = None, compiled: bool = False) -> int:
+    """Let every ResNet below ``module`` compute norm, add and ReLU in one kernel; returns how many were found.
+
+    ``beside`` takes the convolutions' weight gradients; ``compiled`` compiles what little lies between the kernels.
+    """
+    fused, found = _Fused(beside, compiled), 0
     for part in module.modules():
         if isinstance(part, ResNet):
-            part.forward = MethodType(_resnet, part)
+            part.forward = partial(fused.resnet, part)
             found += 1
         elif isinstance(part, BasicBlock):
-            part.forward = MethodType(_basic, part)
+            part.forward = partial(fused.block, part, ("1", "2"))
         elif isinstance(part, Bottleneck):
-            part.forward = MethodType(_bottleneck, part)
+            part.forward = partial(fused.block, part, ("1", "2", "3"))
     return found
 
 
-def _norm(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
-    if norm.training:
-        from ressl.engine.kernels import norm_act  # here, because Triton is not on every machine
+class _Fused:
+    """The forwards of torchvision's ResNet and its blocks, by our kernels in training and plainly in eval mode."""
 
-        return norm_act(norm, x, residual, relu)
-    y = norm(x) if residual is None else norm(x) + residual
-    return torch.relu(y) if relu else y
+    def __init__(self, beside: WeightGradients | None, compiled: bool) -> None:
+        self.beside = beside
+        self.columns = torch.compile(stem_columns) if compiled else stem_columns
+
+    def norm(self, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Twice:
+        if norm.training:
+            from ressl.engine.kernels import norm_act_twice  # here, because Triton is not on every machine
+
+            return norm_act_twice(norm, x, residual, relu)
+        y = norm(x) if residual is None else norm(x) + residual
+        return torch.relu(y) if relu else y
+
+    def block(self, block: Any, names: tuple[str, ...], x: Twice) -> Twice:
+        main, shortcut = x if isinstance(x, tuple) else (x, x)
+        for name in names[:-1]:
+            convolution, norm = getattr(block, f"conv{name}"), getattr(block, f"bn{name}")
+            main = _one(self.norm(norm, convolve(convolution, main, self.beside)))
+        if block.downsample is not None:
+            convolution, norm = block.downsample
+            shortcut = _one(self.norm(norm, convolve(convolution, shortcut, self.beside), relu=False))
+        convolution, norm = getattr(block, f"conv{names[-1]}"), getattr(block, f"bn{names[-1]}")
+        return self.norm(norm, convolve(convolution, main, self.beside), shortcut)
+
+    def resnet(self, net: Any, x: Tensor) -> Tensor:
+        y = self.norm(net.bn1, stem(net.conv1, x, self.columns) if net.training else net.conv1(x))
+        y = y if isinstance(net.maxpool, nn.Identity) else net.maxpool(_one(y))
+        y = _one(net.layer4(net.layer3(net.layer2(net.layer1(y)))))
+        features: Tensor = net.fc(y.mean(dim=(2, 3)))
+        return features
 
 
-def _shortcut(block: Any, x: Tensor) -> Tensor:
-    if block.downsample is None:
-        return x
-    convolution, norm = block.downsample
-    return _norm(norm, convolution(x), relu=False)
-
-
-def _basic(self: Any, x: Tensor) -> Tensor:
-    out = _norm(self.bn1, self.conv1(x))
-    return _norm(self.bn2, self.conv2(out), _shortcut(self, x))
-
-
-def _bottleneck(self: Any, x: Tensor) -> Tensor:
-    out = _norm(self.bn1, self.conv1(x))
-    out = _norm(self.bn2, self.conv2(out))
-    return _norm(self.bn3, self.conv3(out), _shortcut(self, x))
-
-
-def _stem(convolution: nn.Conv2d, x: Tensor) -> Tensor:
-    """The first convolution with its three channels padded to eight, which the tensor cores can take."""
-    missing = -x.shape[1] % 8
-    weight = F.pad(convolution.weight, (0, 0, 0, 0, 0, missing))
-    x = F.pad(x, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
-    return F.conv2d(x, weight, None, convolution.stride, convolution.padding)
-
-
-def _resnet(self: Any, x: Tensor) -> Tensor:
-    x = _stem(self.conv1, x) if self.training else self.conv1(x)
-    x = self.maxpool(_norm(self.bn1, x))
-    x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-    return self.fc(x.mean(dim=(2, 3)))
+def _one(x: Twice) -> Tensor:
+    return x[0] if isinstance(x, tuple) else x
 
 
 class LowPrecisionWeights:
@@ -81,8 +82,8 @@ class LowPrecisionWeights:
     same: products in bf16, weights and their updates in float32.
     """
 
-    def __init__(self, method: Method, dtype: torch.dtype) -> None:
-        self.method = method
+    def __init__(self, method: Method, dtype: torch.dtype, beside: WeightGradients | None = None) -> None:
+        self.method, self.beside = method, beside
         owners = [m for m in method.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
         wanted = {id(p) for owner in owners for p in owner.parameters(recurse=False)}
         self.masters: dict[str, nn.Parameter] = {n: p for n, p in method.named_parameters() if id(p) in wanted}
@@ -101,6 +102,8 @@ class LowPrecisionWeights:
     @torch.no_grad()
     def collect(self) -> None:
         """Bring the copies' gradients to the parameters, in float32."""
+        if self.beside is not None:
+            self.beside.join()
         trained = [name for name, copy in self.copies.items() if copy.grad is not None]
         low = [self.copies[name].grad for name in trained]
         full = [torch.empty_like(self.masters[name]) for name in trained]

@@ -106,11 +106,14 @@ def _apply(
 
 @triton.jit
 def _backward_moments(
-    dy_ptr, x_ptr, y_ptr, dz_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, sum_ptr, dot_ptr, n, C, S,
-    R: tl.constexpr, G: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+    dy_ptr, dy2_ptr, x_ptr, y_ptr, dz_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, sum_ptr, dot_ptr, n, C, S,
+    R: tl.constexpr, G: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Sums of dz and of dz times the normalised x, where dz is the gradient behind ReLU and residual add."""
+    """Sums of dz and of dz times the normalised x, where dz is the gradient behind ReLU and residual add.
+
+    A result that is used twice (by the next block and by its shortcut) has TWO gradients, added up on the way.
+    """
     g = tl.program_id(0) % G
     s = tl.program_id(0) // G
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
@@ -129,6 +132,8 @@ def _backward_moments(
         place = row.to(tl.int64)[:, None] * C + c[None, :]
         x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
         dz = tl.load(dy_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        if TWO:
+            dz += tl.load(dy2_ptr + place, mask=inside, other=0.0).to(tl.float32)
         if RELU:
             if RESIDUAL:
                 alive = tl.load(y_ptr + place, mask=inside, other=0.0).to(tl.float32) > 0.0
@@ -163,8 +168,8 @@ def _backward_statistics(
 
 @triton.jit
 def _backward_apply(
-    dz_ptr, x_ptr, dx_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, mean_dz_ptr, mean_dot_ptr, R, C, G,
-    MASK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    dz_ptr, dz2_ptr, x_ptr, dx_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, mean_dz_ptr, mean_dot_ptr, R, C, G,
+    TWO: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """dx = weight / deviation * (dz - mean dz - normalised x * mean of dz times it)."""
     chunks = tl.cdiv(R, ROWS)
@@ -179,6 +184,8 @@ def _backward_apply(
     place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
     x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
     dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    if TWO:
+        dz += tl.load(dz2_ptr + place, mask=inside, other=0.0).to(tl.float32)
     if MASK:
         shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
         dz = tl.where(x * scale[None, :] + shift[None, :] > 0.0, dz, 0.0)
@@ -219,7 +226,8 @@ class _NormAct(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, running_mean: Tensor,
         running_var: Tensor, groups: int, eps: float, momentum: float, relu: bool,
-    ) -> Tensor:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        ctx.set_materialize_grads(False)
         p = _Plan(x, groups)
         partial, statistics, y = p.partial(x), p.grouped(x), torch.empty_like(x)
         _moments[p.reduce](x, partial[0], partial[1], p.n, p.C, p.S, R=p.R, G=p.G, ROWS=p.rows, COLS=p.cols)
@@ -233,32 +241,42 @@ class _NormAct(torch.autograd.Function):
         )  # fmt: skip
         ctx.save_for_backward(x, y if residual is not None and relu else None, weight, bias, statistics)
         ctx.groups, ctx.relu, ctx.residual = groups, relu, residual is not None
-        return y
+        # Twice the same memory as two results, not one a view of the other, so that each brings its own gradient.
+        return y, y.new_empty(0).set_(y.untyped_storage(), 0, y.shape, y.stride())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         x, y, weight, bias, statistics = ctx.saved_tensors
-        dy = gradients[0].contiguous(memory_format=torch.channels_last)
+        dy, *rest = [g.contiguous(memory_format=torch.channels_last) for g in gradients if g is not None]
+        dy2 = rest[0] if rest else dy
         p = _Plan(x, ctx.groups)
         partial, means, dx = p.partial(x), p.grouped(x), torch.empty_like(x)
         dz = torch.empty_like(dy) if ctx.residual else dy
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
         _backward_moments[p.reduce](
-            dy, x, x if y is None else y, dz, statistics[0], statistics[1], weight, bias, partial[0], partial[1],
-            p.n, p.C, p.S, R=p.R, G=p.G, RESIDUAL=ctx.residual, RELU=ctx.relu, ROWS=p.rows, COLS=p.cols,
+            dy, dy2, x, x if y is None else y, dz, statistics[0], statistics[1], weight, bias, partial[0], partial[1],
+            p.n, p.C, p.S, R=p.R, G=p.G, TWO=bool(rest), RESIDUAL=ctx.residual, RELU=ctx.relu,
+            ROWS=p.rows, COLS=p.cols,
         )  # fmt: skip
         _backward_statistics[p.few](
             partial[0], partial[1], means[0], means[1], dweight, dbias, p.count, p.S, p.C, p.G, **p.pads
         )
         _backward_apply[p.map](
-            dz, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1], p.R, p.C, p.G,
-            MASK=ctx.relu and not ctx.residual, ROWS=p.tall, COLS=p.wide,
+            dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1], p.R, p.C, p.G,
+            TWO=bool(rest) and not ctx.residual, MASK=ctx.relu and not ctx.residual, ROWS=p.tall, COLS=p.wide,
         )  # fmt: skip
         return dx, dz if ctx.residual else None, dweight, dbias, None, None, None, None, None, None
 
 
 def norm_act(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """``relu(norm(x) + residual)`` in training mode, updating the norm's running statistics."""
+    return norm_act_twice(norm, x, residual, relu)[0]
+
+
+def norm_act_twice(
+    norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The same result as two tensors, for two users: their gradients are then added inside the backward kernel."""
     groups = int(getattr(norm, "groups", 1))
     if x.shape[0] % groups:
         raise ValueError(f"a batch of {x.shape[0]} does not split into {groups} batch-norm groups")
@@ -266,7 +284,7 @@ def norm_act(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, re
     if residual is not None:
         residual = residual.contiguous(memory_format=torch.channels_last)
     assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None  # noqa: PT018
-    result: Tensor = _NormAct.apply(
+    result: tuple[Tensor, Tensor] = _NormAct.apply(
         x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, groups, norm.eps, norm.momentum, relu
     )
     return result

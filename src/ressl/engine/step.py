@@ -46,7 +46,7 @@ class TrainStep:
         # What the engine puts in from outside: the way a forward goes, and where its gradients come to rest.
         self.call: Callable[..., Output] = method
         self.collect: Callable[[], None] = lambda: None
-        self.memory_format = torch.contiguous_format
+        self.memory_format, self.engine = torch.contiguous_format, "eager"
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
         self.order = torch.zeros(loader.samples, dtype=torch.int64, device=device)

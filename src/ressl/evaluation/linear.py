@@ -11,13 +11,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl import rng
 from ressl.data.views import View, Views
+from ressl.engine.folding import fold
 from ressl.engine.schedules import step_decay, warmup_cosine
 from ressl.errors import ResslError
+from ressl.evaluation.blocks import Blocks
+from ressl.evaluation.classifier import Classifier
 from ressl.evaluation.features import autocast, extract, frozen
 
 
@@ -110,32 +112,33 @@ def linear_evaluation(
 
     N, B = len(fit.x), min(protocol.batch_size, len(fit.x))
     steps = N // B
-    classes = int(max(fit.labels.max(), held.labels.max())) + 1
-    classifier = nn.Linear(test_features.shape[1], classes).to(device)
-    _initialise(classifier, seed)
-    optimiser = torch.optim.SGD(
-        classifier.parameters(), lr=torch.zeros((), device=device), momentum=0.9, nesterov=protocol.nesterov, fused=True
+    classifier = Classifier(
+        test_features.shape[1],
+        int(max(fit.labels.max(), held.labels.max())) + 1,
+        schedule=lambda step: _lr(protocol, step, steps * protocol.epochs, B),
+        nesterov=protocol.nesterov,
+        seed=seed,
+        device=device,
     )
+    folded = fold(backbone, precision) if augment and device.type == "cuda" and backbone is not None else None
+    blocks = None if folded is None else Blocks(folded, views, fit.x, fit.labels, classifier, B, seed)
     curve: list[float] = []
     for epoch in range(protocol.epochs):
-        order = rng.permutation(seed, epoch, N, rng.EVALUATION, device)[: steps * B]
-        for first in range(0, steps, BLOCK):  # the backbone is frozen, so many steps' features are made at once
-            index = order[first * B : (first + BLOCK) * B]
-            if train_features is not None:
-                features = (train_features[index] - shift) * scale
-            else:
-                assert backbone is not None
-                rows = torch.arange(len(index), device=device) + first * B
-                features = _augmented(backbone, views, fit.x, index, epoch, rows, precision)
-            for i, (x, y) in enumerate(zip(features.split(B), fit.labels[index].split(B), strict=True)):
-                number = torch.full((), epoch * steps + first + i, dtype=torch.int64, device=device)
-                optimiser.param_groups[0]["lr"].copy_(_lr(protocol, number, steps * protocol.epochs, B))
-                F.cross_entropy(classifier(x), y).backward()
-                optimiser.step()
-                optimiser.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            predicted = classifier((test_features - shift) * scale).argmax(1)
-            curve.append(100.0 * (predicted == held.labels).float().mean().item())
+        if blocks is not None:
+            blocks.train_epoch()
+        else:
+            order = rng.permutation(seed, epoch, N, rng.EVALUATION, device)[: steps * B]
+            for first in range(0, steps, BLOCK):  # the backbone is frozen, so many steps' features are made at once
+                index = order[first * B : (first + BLOCK) * B]
+                if train_features is not None:
+                    features = (train_features[index] - shift) * scale
+                else:
+                    assert backbone is not None
+                    rows = torch.arange(len(index), device=device) + first * B
+                    features = _augmented(backbone, views, fit.x, index, epoch, rows, precision)
+                for x, y in zip(features.split(B), fit.labels[index].split(B), strict=True):
+                    classifier.learn(x, y)
+        curve.append(classifier.accuracy((test_features - shift) * scale, held.labels))
         if progress is not None:
             progress(epoch + 1, protocol.epochs, curve[-1])
     best = max(range(len(curve)), key=curve.__getitem__)
@@ -154,13 +157,6 @@ def _augmented(
                 view = view.contiguous(memory_format=torch.channels_last)
             features.append(backbone(view).float())
     return torch.cat(features)
-
-
-def _initialise(classifier: nn.Linear, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        classifier.weight.copy_(torch.empty(classifier.weight.shape).normal_(0.0, 0.01, generator=generator))
-        classifier.bias.zero_()
 
 
 def _standardizer(features: Tensor | None, wanted: bool) -> tuple[Tensor | float, Tensor | float]:

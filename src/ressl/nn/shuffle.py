@@ -25,6 +25,6 @@ class BatchShuffle(nn.Module):
 
     def forward(self, n: int) -> tuple[Tensor, Tensor]:
         """``(shuffle, restore)``: ``x[shuffle][restore]`` is ``x``."""
-        shuffle = rng.permutation(self.key, self.count, n, rng.SHUFFLE, self.key.device)
+        both = rng.small_permutation(self.key, self.count, n, rng.SHUFFLE, self.key.device)
         self.count.add_(1)
-        return shuffle, torch.argsort(shuffle)
+        return both

@@ -1,0 +1,100 @@
+"""Convolutions for the CUDA engine: weight gradients beside the rest of the backward, and a cheap first layer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_backward = torch.ops.aten.convolution_backward.default
+
+
+class WeightGradients:
+    """Runs weight gradients on a stream of their own.
+
+    Nothing in a backward waits for them until the optimiser does. So a product that keeps the tensor cores busy can
+    share the card with the norms' backward, which keeps the memory busy.
+    """
+
+    DEPTH = 4  # layers whose inputs may be alive for it: enough to overlap, few enough to bound the memory
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.pending: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
+
+    def run(self, make: Callable[[], Tensor], *inputs: Tensor) -> Tensor:
+        """``make()`` on the stream; its ``inputs`` are kept until the main stream has seen it end."""
+        main = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(main)
+        with torch.cuda.stream(self.stream):
+            result = make()
+            done = self.stream.record_event()
+        self.pending.append((done, inputs))
+        while len(self.pending) > self.DEPTH:
+            main.wait_event(self.pending.popleft()[0])
+        return result
+
+    def join(self) -> None:
+        """Before the gradients are read."""
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        self.pending.clear()
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, stride: list[int], padding: list[int], beside: WeightGradients
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.how, ctx.beside = (stride, padding, [1, 1], False, [0, 0], 1), beside
+        return F.conv2d(x, weight, None, stride, padding)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        (x, weight), dy = ctx.saved_tensors, gradients[0]
+        part = lambda which: _backward(dy, x, weight, None, *ctx.how, which)
+        dw = ctx.beside.run(lambda: part([False, True, False])[1], dy, x) if ctx.needs_input_grad[1] else None
+        dx = part([True, False, False])[0] if ctx.needs_input_grad[0] else None
+        return dx, dw, None, None, None
+
+
+def convolve(layer: nn.Conv2d, x: Tensor, beside: WeightGradients | None) -> Tensor:
+    """``layer(x)``, its weight gradient to come ``beside`` the rest."""
+    simple = (
+        layer.bias is None and layer.groups == 1 and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
+    )
+    if beside is None or not simple or not torch.is_grad_enabled():
+        return layer(x)
+    result: Tensor = _Convolution.apply(x, layer.weight, list(layer.stride), list(layer.padding), beside)
+    return result
+
+
+def stem_columns(x: Tensor) -> Tensor:
+    """The 3 x 3 neighbourhood of every pixel as its channels, with zeros up to a multiple of eight.
+
+    B x 3 x H x W -> B x 32 x H x W, channels last: the first convolution is then one matrix product, where the library
+    would multiply three channels padded to eight, nine times.
+    """
+    H, W = x.shape[-2:]
+    padded = F.pad(x, (1, 1, 1, 1))
+    shifted = [padded[:, :, dy : dy + H, dx : dx + W] for dy in range(3) for dx in range(3)]
+    columns = torch.cat(shifted, 1)
+    return F.pad(columns, (0, 0, 0, 0, 0, -columns.shape[1] % 8)).contiguous(memory_format=torch.channels_last)
+
+
+def stem(layer: nn.Conv2d, x: Tensor, columns: Callable[[Tensor], Tensor] = stem_columns) -> Tensor:
+    """A first convolution over few channels; ``columns`` may be a compiled :func:`stem_columns`."""
+    if layer.kernel_size == (3, 3) and layer.stride == (1, 1) and layer.padding == (1, 1) and layer.bias is None:
+        with torch.no_grad():  # pictures have no gradient
+            seen = columns(x)  # B x 32 x H x W
+        weight = layer.weight.permute(0, 2, 3, 1).flatten(1)  # out x 27, channels fastest, as the columns are
+        weight = F.pad(weight, (0, seen.shape[1] - weight.shape[1]))
+        return F.linear(seen.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
+    missing = -x.shape[1] % 8  # channels that make it one for tensor cores
+    weight = F.pad(layer.weight, (0, 0, 0, 0, 0, missing))
+    x = F.pad(x, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
+    return F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
