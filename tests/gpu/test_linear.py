@@ -35,7 +35,7 @@ def test_folded_features_are_the_modules(name, stem):
 
 @pytest.mark.parametrize("count", [1000, 1150])  # the last block full, and not
 def test_the_curve_is_the_plain_loops(count):
-    backbone, (images, labels) = settled(), make_shapes(count + 400, seed=0, side=32)
+    backbone, (images, labels) = settled(), make_shapes(count + 400, size=32)
     train, test = (images[:count], labels[:count]), (images[count:], labels[count:])
     protocol = LinearProtocol("cosine", lr=0.5, epochs=8, batch_size=50)
     assert steps_per_block(count // 50, 50) > 1
