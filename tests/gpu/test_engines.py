@@ -66,13 +66,20 @@ def eager(tmp_path_factory):
     return losses(train(tmp_path_factory.mktemp("eager") / "run", "eager"))
 
 
+@pytest.fixture(scope="module")
+def tolerance(tmp_path_factory, eager):
+    """What bf16 itself does to the losses of this run: the largest relative difference from float32."""
+    exact = losses(train(tmp_path_factory.mktemp("exact") / "run", "eager", precision="fp32"))
+    return ((eager - exact).abs() / exact)[:100].max().item()
+
+
 @pytest.mark.parametrize("engine", ["compile", "graph"])
-def test_losses_equal_the_eager_ones_within_bf16(engine, eager, tmp_path):
+def test_losses_equal_the_eager_ones_within_bf16(engine, eager, tolerance, tmp_path):
     ours = losses(train(tmp_path / "run", engine))
     assert len(ours) == len(eager) == 128
     difference = (ours - eager).abs() / eager
-    print(f"{engine}: largest relative difference over 100 steps {difference[:100].max():.2e}")
-    assert difference[:100].max() < 2e-2
+    print(f"{engine}: largest relative difference over 100 steps {difference[:100].max():.2e}, of bf16 {tolerance:.2e}")
+    assert difference[:100].max() < 1.5 * tolerance
     assert difference[:5].max() < 2e-3
 
 
@@ -103,14 +110,14 @@ class Looks(ReSSL):
         return output._replace(loss=output.loss * (1.0 if output.loss.item() > 0 else 0.5))
 
 
-def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, monkeypatch, eager):
+def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, monkeypatch, eager, tolerance):
     monkeypatch.setitem(METHODS, "ressl", Looks)
     display = Stop()
     run = ressl.pretrain("demo", out=tmp_path / "run", device="cuda", precision="bf16", display=display,
                          rhythm=Rhythm(log_steps=1), **RECIPE)  # fmt: skip
     assert run.facts["engine"] == "eager"
     assert any("cannot be a CUDA graph" in text for text in display.said)
-    assert ((losses(run) - eager).abs() / eager)[:100].max() < 2e-2
+    assert ((losses(run) - eager).abs() / eager)[:100].max() < 1.5 * tolerance
 
 
 def test_streamed_pictures_train_in_a_graph_as_they_do_eagerly(tmp_path):
