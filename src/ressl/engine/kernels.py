@@ -4,57 +4,30 @@ A network of this size spends as much time moving activations as multiplying the
 twice and writes once, the backward reads its two inputs twice and writes once, and no mask is stored.
 
 In memory an activation is N x R x C with R = H W rows of C channels; sample i belongs to group i % G. Sums are made in
-a fixed order (atomics only count who is done), so that two runs agree bit for bit.
+a fixed order, without atomics, so that two runs agree bit for bit.
 """
 
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-# Chosen by timing on an H200 at the four activation sizes of the CIFAR ResNet-18, batch 256 and 1024.
-COLS = 64  # channels of a reducing program: 128 bytes in a row
+# Chosen by timing on an H200 at the four activation sizes of the CIFAR ResNet-18.
 TILE = 4096  # elements that a reducing program holds at a time
-PROGRAMS = 1024  # that share a reduction: about eight for each multiprocessor of a large GPU
-WARPS = 4
-STAGES = 1  # tiles in flight per program
-MAP_TILE = 2048  # elements of a mapping program
-
-
-@triton.jit
-def _last_of(count_ptr, S):
-    """Whether this program is the last of S to come here; the count is then ready for the next time.
-
-    The barrier makes all of this program's writes precede the count, and whoever counts last sees all of them.
-    """
-    tl.debug_barrier()
-    last = tl.atomic_add(count_ptr, 1, sem="acq_rel") == S - 1
-    if last:
-        tl.store(count_ptr, 0)
-    return last
-
-
-@triton.jit
-def _total(ptr, g, c, S, G, C, S_PAD: tl.constexpr):
-    """The S parts of group g added up, always in the same order, past the first cache, which may not have them."""
-    s = tl.arange(0, S_PAD)
-    inside = (s < S)[:, None] & (c < C)[None, :]
-    parts = tl.load(ptr + (s[:, None] * G + g) * C + c[None, :], mask=inside, other=0.0, cache_modifier=".cg")
-    return tl.sum(parts, 0)
+MAP_TILE = 2048  # elements that a mapping program does
+PROGRAMS = 512  # that share a reduction: about four for each multiprocessor of a large GPU
 
 
 @triton.jit
 def _moments(
-    x_ptr, sum_ptr, square_ptr, count_ptr, mean_ptr, var_ptr, n, C, S,
-    R: tl.constexpr, G: tl.constexpr, S_PAD: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    STAGES: tl.constexpr,
+    x_ptr, sum_ptr, square_ptr, n, C, S,
+    R: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Mean and variance of each group, G x C: every program sums up a part, a group's last one adds up the parts.
+    """Sum and sum of squares of one part of one group: S x G x C partial results.
 
     R and G are constants of the kernel, so that the divisions below are shifts where they are powers of two.
     """
@@ -65,7 +38,7 @@ def _moments(
     end = tl.minimum((s + 1) * per, n * R)
     total = tl.zeros((ROWS, COLS), tl.float32)
     square = tl.zeros((ROWS, COLS), tl.float32)
-    for start in tl.range(s * per, end, ROWS, num_stages=STAGES):
+    for start in range(s * per, end, ROWS):
         q = start + tl.arange(0, ROWS)  # row within the group
         row = ((q // R) * G + g) * R + q % R  # row in memory
         inside = (q < end)[:, None] & (c < C)[None, :]
@@ -75,38 +48,51 @@ def _moments(
     place = (s * G + g) * C + c
     tl.store(sum_ptr + place, tl.sum(total, 0), mask=c < C)
     tl.store(square_ptr + place, tl.sum(square, 0), mask=c < C)
-    if _last_of(count_ptr + g * tl.num_programs(1) + tl.program_id(1), S):
-        mean = _total(sum_ptr, g, c, S, G, C, S_PAD) / (n * R)
-        var = tl.maximum(_total(square_ptr, g, c, S, G, C, S_PAD) / (n * R) - mean * mean, 0.0)
-        tl.store(mean_ptr + g * C + c, mean, mask=c < C)
-        tl.store(var_ptr + g * C + c, var, mask=c < C)
 
 
 @triton.jit
-def _over_groups(ptr, c, C, G, G_PAD: tl.constexpr):
-    """The sum over the groups of a G x C array, for columns c."""
+def _partials(ptr, c, S, G, C, S_PAD: tl.constexpr, G_PAD: tl.constexpr):
+    """The parts of each group added up: G_PAD x COLS."""
+    s = tl.arange(0, S_PAD)[:, None, None]
+    g = tl.arange(0, G_PAD)[None, :, None]
+    inside = (s < S) & (g < G) & (c < C)[None, None, :]
+    return tl.sum(tl.load(ptr + (s * G + g) * C + c[None, None, :], mask=inside, other=0.0), 0)
+
+
+@triton.jit
+def _statistics(
+    sum_ptr, square_ptr, mean_ptr, rstd_ptr, running_mean_ptr, running_var_ptr, count, S, C, G, eps, momentum,
+    S_PAD: tl.constexpr, G_PAD: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Mean and 1 / deviation of each group, and the running statistics, which are averages over the groups."""
+    c = tl.program_id(0) * COLS + tl.arange(0, COLS)
     g = tl.arange(0, G_PAD)
+    mean = _partials(sum_ptr, c, S, G, C, S_PAD, G_PAD) / count
+    var = tl.maximum(_partials(square_ptr, c, S, G, C, S_PAD, G_PAD) / count - mean * mean, 0.0)
     inside = (g < G)[:, None] & (c < C)[None, :]
-    return tl.sum(tl.load(ptr + g[:, None] * C + c[None, :], mask=inside, other=0.0), 0)
+    place = g[:, None] * C + c[None, :]
+    tl.store(mean_ptr + place, mean, mask=inside)
+    tl.store(rstd_ptr + place, tl.rsqrt(var + eps), mask=inside)
+    new_mean = tl.sum(tl.where(inside, mean, 0.0), 0) / G
+    new_var = tl.sum(tl.where(inside, var, 0.0), 0) / G * (count / (count - 1))
+    old_mean = tl.load(running_mean_ptr + c, mask=c < C, other=0.0)
+    old_var = tl.load(running_var_ptr + c, mask=c < C, other=0.0)
+    tl.store(running_mean_ptr + c, old_mean + momentum * (new_mean - old_mean), mask=c < C)
+    tl.store(running_var_ptr + c, old_var + momentum * (new_var - old_var), mask=c < C)
 
 
 @triton.jit
 def _apply(
-    x_ptr, residual_ptr, y_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr,
-    R, C, G, count, eps, momentum,
-    RESIDUAL: tl.constexpr, RELU: tl.constexpr, G_PAD: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    x_ptr, residual_ptr, y_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, R, C, G,
+    RESIDUAL: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """y = relu(normalised x + residual) for some rows of one sample.
-
-    The first program also moves the running statistics, towards the averages over the groups.
-    """
+    """y = relu(normalised x + residual) for some rows of one sample."""
     chunks = tl.cdiv(R, ROWS)
     i = tl.program_id(0) // chunks
     r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
     at = (i % G) * C + c
-    rstd = tl.rsqrt(tl.load(var_ptr + at, mask=c < C, other=0.0) + eps)
-    scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
+    scale = tl.load(rstd_ptr + at, mask=c < C, other=0.0) * tl.load(weight_ptr + c, mask=c < C, other=0.0)
     shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - tl.load(mean_ptr + at, mask=c < C, other=0.0) * scale
     inside = (r < R)[:, None] & (c < C)[None, :]
     place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
@@ -116,23 +102,15 @@ def _apply(
     if RELU:
         y = tl.maximum(y, 0.0)
     tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
-    if tl.program_id(0) == 0:
-        mean = _over_groups(mean_ptr, c, C, G, G_PAD) / G
-        var = _over_groups(var_ptr, c, C, G, G_PAD) / G * (count / (count - 1))
-        old_mean = tl.load(running_mean_ptr + c, mask=c < C, other=0.0)
-        old_var = tl.load(running_var_ptr + c, mask=c < C, other=0.0)
-        tl.store(running_mean_ptr + c, old_mean + momentum * (mean - old_mean), mask=c < C)
-        tl.store(running_var_ptr + c, old_var + momentum * (var - old_var), mask=c < C)
 
 
 @triton.jit
 def _backward_moments(
-    dy_ptr, dy2_ptr, x_ptr, y_ptr, dz_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, sum_ptr, dot_ptr, count_ptr,
-    mean_dz_ptr, mean_dot_ptr, n, C, S, eps,
+    dy_ptr, dy2_ptr, x_ptr, y_ptr, dz_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, sum_ptr, dot_ptr, n, C, S,
     R: tl.constexpr, G: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
-    S_PAD: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STAGES: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Means of dz and of dz times the normalised x, where dz is the gradient behind ReLU and residual add.
+    """Sums of dz and of dz times the normalised x, where dz is the gradient behind ReLU and residual add.
 
     A result that is used twice (by the next block and by its shortcut) has TWO gradients, added up on the way.
     """
@@ -140,14 +118,14 @@ def _backward_moments(
     s = tl.program_id(0) // G
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
     mean = tl.load(mean_ptr + g * C + c, mask=c < C, other=0.0)
-    rstd = tl.rsqrt(tl.load(var_ptr + g * C + c, mask=c < C, other=0.0) + eps)
+    rstd = tl.load(rstd_ptr + g * C + c, mask=c < C, other=0.0)
     scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
     shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
     per = tl.cdiv(n * R, S)
     end = tl.minimum((s + 1) * per, n * R)
     total = tl.zeros((ROWS, COLS), tl.float32)
     dot = tl.zeros((ROWS, COLS), tl.float32)
-    for start in tl.range(s * per, end, ROWS, num_stages=STAGES):
+    for start in range(s * per, end, ROWS):
         q = start + tl.arange(0, ROWS)
         row = ((q // R) * G + g) * R + q % R
         inside = (q < end)[:, None] & (c < C)[None, :]
@@ -169,28 +147,38 @@ def _backward_moments(
     place = (s * G + g) * C + c
     tl.store(sum_ptr + place, tl.sum(total, 0), mask=c < C)
     tl.store(dot_ptr + place, tl.sum(dot, 0), mask=c < C)
-    if _last_of(count_ptr + g * tl.num_programs(1) + tl.program_id(1), S):
-        tl.store(mean_dz_ptr + g * C + c, _total(sum_ptr, g, c, S, G, C, S_PAD) / (n * R), mask=c < C)
-        tl.store(mean_dot_ptr + g * C + c, _total(dot_ptr, g, c, S, G, C, S_PAD) / (n * R), mask=c < C)
+
+
+@triton.jit
+def _backward_statistics(
+    sum_ptr, dot_ptr, mean_dz_ptr, mean_dot_ptr, dweight_ptr, dbias_ptr, count, S, C, G,
+    S_PAD: tl.constexpr, G_PAD: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    c = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    g = tl.arange(0, G_PAD)
+    total = _partials(sum_ptr, c, S, G, C, S_PAD, G_PAD)
+    dot = _partials(dot_ptr, c, S, G, C, S_PAD, G_PAD)
+    inside = (g < G)[:, None] & (c < C)[None, :]
+    place = g[:, None] * C + c[None, :]
+    tl.store(mean_dz_ptr + place, total / count, mask=inside)
+    tl.store(mean_dot_ptr + place, dot / count, mask=inside)
+    tl.store(dbias_ptr + c, tl.sum(tl.where(inside, total, 0.0), 0), mask=c < C)
+    tl.store(dweight_ptr + c, tl.sum(tl.where(inside, dot, 0.0), 0), mask=c < C)
 
 
 @triton.jit
 def _backward_apply(
-    dz_ptr, dz2_ptr, x_ptr, dx_ptr, mean_ptr, var_ptr, weight_ptr, bias_ptr, mean_dz_ptr, mean_dot_ptr,
-    dweight_ptr, dbias_ptr, R, C, G, count, eps,
-    TWO: tl.constexpr, MASK: tl.constexpr, G_PAD: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    dz_ptr, dz2_ptr, x_ptr, dx_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, mean_dz_ptr, mean_dot_ptr, R, C, G,
+    TWO: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """dx = weight / deviation * (dz - mean dz - normalised x * mean of dz times it).
-
-    The first program also makes the gradients of weight and bias, which are sums over the groups.
-    """
+    """dx = weight / deviation * (dz - mean dz - normalised x * mean of dz times it)."""
     chunks = tl.cdiv(R, ROWS)
     i = tl.program_id(0) // chunks
     r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
     at = (i % G) * C + c
     mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
-    rstd = tl.rsqrt(tl.load(var_ptr + at, mask=c < C, other=0.0) + eps)
+    rstd = tl.load(rstd_ptr + at, mask=c < C, other=0.0)
     scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
     inside = (r < R)[:, None] & (c < C)[None, :]
     place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
@@ -206,9 +194,6 @@ def _backward_apply(
     normal = (x - mean[None, :]) * rstd[None, :]
     dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
     tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
-    if tl.program_id(0) == 0:
-        tl.store(dbias_ptr + c, _over_groups(mean_dz_ptr, c, C, G, G_PAD) * count, mask=c < C)
-        tl.store(dweight_ptr + c, _over_groups(mean_dot_ptr, c, C, G, G_PAD) * count, mask=c < C)
 
 
 class _Plan:
@@ -218,12 +203,13 @@ class _Plan:
         N, self.C, H, W = x.shape
         self.N, self.G, self.R, self.n = N, groups, H * W, N // groups
         self.count = self.n * self.R
-        self.cols = min(triton.next_power_of_2(self.C), COLS)
+        self.cols = min(triton.next_power_of_2(self.C), 32)
         self.rows = TILE // self.cols
         blocks = triton.cdiv(self.C, self.cols)
         self.S = max(1, min(PROGRAMS // (groups * blocks), triton.cdiv(self.count, self.rows)))
         self.reduce = (self.S * groups, blocks)
-        self.S_PAD, self.G_PAD = triton.next_power_of_2(self.S), triton.next_power_of_2(groups)
+        self.pads = {"S_PAD": triton.next_power_of_2(self.S), "G_PAD": triton.next_power_of_2(groups), "COLS": 8}
+        self.few = (triton.cdiv(self.C, 8),)
         self.wide = min(triton.next_power_of_2(self.C), 256)
         self.tall = min(triton.next_power_of_2(self.R), MAP_TILE // self.wide)
         self.map = (N * triton.cdiv(self.R, self.tall), triton.cdiv(self.C, self.wide))
@@ -239,28 +225,28 @@ class _NormAct(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, running_mean: Tensor,
-        running_var: Tensor, counts: Tensor, groups: int, eps: float, momentum: float, relu: bool,
+        running_var: Tensor, groups: int, eps: float, momentum: float, relu: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         ctx.set_materialize_grads(False)
         p = _Plan(x, groups)
         partial, statistics, y = p.partial(x), p.grouped(x), torch.empty_like(x)
-        _moments[p.reduce](
-            x, partial[0], partial[1], counts, statistics[0], statistics[1], p.n, p.C, p.S,
-            R=p.R, G=p.G, S_PAD=p.S_PAD, ROWS=p.rows, COLS=p.cols, STAGES=STAGES, num_warps=WARPS,
+        _moments[p.reduce](x, partial[0], partial[1], p.n, p.C, p.S, R=p.R, G=p.G, ROWS=p.rows, COLS=p.cols)
+        _statistics[p.few](
+            partial[0], partial[1], statistics[0], statistics[1], running_mean, running_var,
+            p.count, p.S, p.C, p.G, eps, momentum, **p.pads,
         )  # fmt: skip
         _apply[p.map](
-            x, x if residual is None else residual, y, statistics[0], statistics[1], weight, bias, running_mean,
-            running_var, p.R, p.C, p.G, p.count, eps, momentum,
-            RESIDUAL=residual is not None, RELU=relu, G_PAD=p.G_PAD, ROWS=p.tall, COLS=p.wide,
+            x, x if residual is None else residual, y, statistics[0], statistics[1], weight, bias, p.R, p.C, p.G,
+            RESIDUAL=residual is not None, RELU=relu, ROWS=p.tall, COLS=p.wide,
         )  # fmt: skip
-        ctx.save_for_backward(x, y if residual is not None and relu else None, weight, bias, statistics, counts)
-        ctx.groups, ctx.eps, ctx.relu, ctx.residual = groups, eps, relu, residual is not None
+        ctx.save_for_backward(x, y if residual is not None and relu else None, weight, bias, statistics)
+        ctx.groups, ctx.relu, ctx.residual = groups, relu, residual is not None
         # Twice the same memory as two results, not one a view of the other, so that each brings its own gradient.
         return y, y.new_empty(0).set_(y.untyped_storage(), 0, y.shape, y.stride())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        x, y, weight, bias, statistics, counts = ctx.saved_tensors
+        x, y, weight, bias, statistics = ctx.saved_tensors
         dy, *rest = [g.contiguous(memory_format=torch.channels_last) for g in gradients if g is not None]
         dy2 = rest[0] if rest else dy
         p = _Plan(x, ctx.groups)
@@ -269,27 +255,17 @@ class _NormAct(torch.autograd.Function):
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
         _backward_moments[p.reduce](
             dy, dy2, x, x if y is None else y, dz, statistics[0], statistics[1], weight, bias, partial[0], partial[1],
-            counts, means[0], means[1], p.n, p.C, p.S, ctx.eps, R=p.R, G=p.G, TWO=bool(rest), RESIDUAL=ctx.residual,
-            RELU=ctx.relu, S_PAD=p.S_PAD, ROWS=p.rows, COLS=p.cols, STAGES=STAGES, num_warps=WARPS,
+            p.n, p.C, p.S, R=p.R, G=p.G, TWO=bool(rest), RESIDUAL=ctx.residual, RELU=ctx.relu,
+            ROWS=p.rows, COLS=p.cols,
         )  # fmt: skip
+        _backward_statistics[p.few](
+            partial[0], partial[1], means[0], means[1], dweight, dbias, p.count, p.S, p.C, p.G, **p.pads
+        )
         _backward_apply[p.map](
-            dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1], dweight, dbias,
-            p.R, p.C, p.G, p.count, ctx.eps, TWO=bool(rest) and not ctx.residual,
-            MASK=ctx.relu and not ctx.residual, G_PAD=p.G_PAD, ROWS=p.tall, COLS=p.wide,
+            dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1], p.R, p.C, p.G,
+            TWO=bool(rest) and not ctx.residual, MASK=ctx.relu and not ctx.residual, ROWS=p.tall, COLS=p.wide,
         )  # fmt: skip
-        return dx, dz if ctx.residual else None, dweight, dbias, None, None, None, None, None, None, None
-
-
-# Where the programs of a reduction count themselves, zero between two launches: one for each norm, because teacher and
-# student run at the same time.
-_COUNTS: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
-
-
-def _counts(norm: nn.Module, device: torch.device) -> Tensor:
-    if norm not in _COUNTS or _COUNTS[norm].device != device:
-        groups, channels = int(getattr(norm, "groups", 1)), int(getattr(norm, "num_features", 1))
-        _COUNTS[norm] = torch.zeros(groups * channels, dtype=torch.int32, device=device)
-    return _COUNTS[norm]
+        return dx, dz if ctx.residual else None, dweight, dbias, None, None, None, None, None, None
 
 
 def norm_act(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
@@ -309,7 +285,6 @@ def norm_act_twice(
         residual = residual.contiguous(memory_format=torch.channels_last)
     assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None  # noqa: PT018
     result: tuple[Tensor, Tensor] = _NormAct.apply(
-        x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, _counts(norm, x.device),
-        groups, norm.eps, norm.momentum, relu,
-    )  # fmt: skip
+        x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, groups, norm.eps, norm.momentum, relu
+    )
     return result
