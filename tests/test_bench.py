@@ -5,11 +5,14 @@ import time
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from ressl.bench import suite
+from ressl.bench.parts import flops_per_image, loss_cost
 from ressl.bench.steps import pictures, pil_loader, step_speed
 from ressl.bench.timing import seconds_per_call
 from ressl.errors import ResslError
+from ressl.nn import build_backbone
 from ressl.recipes import get_recipe
 
 CPU = torch.device("cpu")
@@ -63,3 +66,28 @@ def test_pictures_are_smooth_and_repeatable():
 def test_an_unknown_part_offers_the_nearest():
     with pytest.raises(ResslError, match="did you mean 'engines'"):
         suite.bench(parts=("engine",), device=CPU, workers=0)
+
+
+def test_the_arithmetic_of_a_step_is_four_forwards():
+    """Teacher, student, and a backward that costs twice the student's forward (less the first layer's input)."""
+    recipe = get_recipe("cifar10")
+    forward = FlopCounterMode(display=False)
+    backbone = build_backbone("resnet18", "small").eval()
+    with forward, torch.no_grad():
+        backbone(torch.zeros(2, 3, 32, 32))
+    assert flops_per_image(recipe) == pytest.approx(4 * forward.get_total_flops() / 2, rel=0.05)
+
+
+def test_the_loss_is_measured_at_the_recipes_size():
+    row = loss_cost(tiny(), CPU, step_ms=50.0, seconds=0.02)
+    assert (row["batch"], row["queue_size"]) == (16, 64)
+    assert row["share_of_step"] == pytest.approx(row["milliseconds"] / 50.0, abs=1e-3)
+
+
+def test_what_was_measured_is_kept_after_every_part(monkeypatch):
+    kept = []
+    monkeypatch.setattr(suite, "ceilings", lambda *a: {"matrix_tflops": 2.0})
+    monkeypatch.setattr(suite, "views_speed", lambda *a: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        suite.bench(parts=("ceilings", "views"), device=CPU, workers=0, keep=lambda found: kept.append(dict(found)))
+    assert [found["ceilings"] for found in kept] == [{"matrix_tflops": 2.0}]
