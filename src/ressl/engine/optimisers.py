@@ -22,13 +22,11 @@ def build_optimiser(
     A method's own ``parameter_groups`` stay apart: plain SGD with the learning rate and decay they ask for.
     """
     if name == "sgd":
-        return build_sgd(
-            module, momentum=momentum, weight_decay=weight_decay, decay_norm_and_bias=decay_norm_and_bias
-        )
+        return build_sgd(module, momentum=momentum, weight_decay=weight_decay, decay_norm_and_bias=decay_norm_and_bias)
     if name != "lars":
         raise unknown("optimiser", name, OPTIMISERS)
     apart, rest = _own_groups(module)
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in rest if p.ndim > 1], "trust": TRUST, "decay": weight_decay},
         {"params": [p for p in rest if p.ndim <= 1]},  # norms and biases: neither scaled nor decayed
         *apart,
@@ -43,7 +41,7 @@ def build_sgd(
     apart, rest = _own_groups(module)
     decayed = [p for p in rest if decay_norm_and_bias or p.ndim > 1]
     plain = [p for p in rest if not decay_norm_and_bias and p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain}, *apart]
+    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain}, *apart]
     return _ready(torch.optim.SGD, groups, momentum, nesterov)
 
 

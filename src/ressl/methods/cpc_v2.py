@@ -1,0 +1,103 @@
+"""CPC v2: Data-Efficient Image Recognition with Contrastive Predictive Coding.
+
+Henaff, Srinivas, De Fauw, Razavi, Doersch, Eslami and van den Oord, ICML 2020, arXiv:1905.09272.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ressl import losses
+from ressl.methods.base import Method, Output
+from ressl.nn import all_rows, l2_normalize, rank, world
+
+
+class CPCV2(Method):
+    """From the patches above, a masked context network predicts those further down, among all patches of the batch.
+
+    One view, cut into overlapping patches. The backbone has layer norm instead of batch norm, through whose
+    statistics a patch could tell which others belong to its picture.
+    """
+
+    title: ClassVar[str] = "CPC v2"
+    paper: ClassVar[str] = "arXiv:1905.09272"
+    forwards: ClassVar[int] = 1
+    fewest_views: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        patch: int = 16,
+        stride: int = 8,
+        hidden_dim: int = 256,
+        output_dim: int = 64,
+        context_layers: int = 3,
+        rows_ahead: int = 2,
+        temperature: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.backbone = layer_norm(backbone)
+        width: int = backbone.features_dim  # type: ignore[assignment]
+        self.context = nn.Sequential(*(ContextBlock(width, hidden_dim) for _ in range(context_layers)))
+        self.targets = nn.Linear(width, output_dim)
+        self.predictions = nn.ModuleList([nn.Linear(width, output_dim) for _ in range(rows_ahead)])  # W_k
+        self.patch, self.stride, self.tau = patch, stride, temperature
+
+    def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
+        patches = cut(views[0], self.patch, self.stride)  # B x R x C x 3 x p x p
+        B, R, C = patches.shape[:3]
+        z = self.backbone(patches.flatten(0, 2)).unflatten(0, (B, R, C))  # B x R x C x D
+        c = self.context(z.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # row r of it has seen rows 0..r of z
+        t = l2_normalize(self.targets(z))  # B x R x C x d
+        everything = all_rows(t.flatten(1, 2)).flatten(0, 1)  # patches of the whole batch, picture by picture
+        terms = []
+        for k, predict in enumerate(self.predictions, 1):
+            if k < R:
+                p = l2_normalize(predict(c[:, :-k])).flatten(0, 2)  # B (R-k) C x d
+                terms.append(F.cross_entropy(losses.similarity(p, everything) / self.tau, places(B, R, C, k, p.device)))
+        return Output(torch.stack(terms).mean(), carry=None, logs={"spread": losses.spread(t.detach().flatten(0, 2))})
+
+
+class ContextBlock(nn.Module):
+    """A residual block that looks left, right and up, never down."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(width, hidden, 1)
+        self.across = nn.Conv2d(hidden, hidden, (1, 3), padding=(0, 1))
+        self.down = nn.Conv2d(hidden, hidden, (2, 1))
+        self.expand = nn.Conv2d(hidden, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.across(F.relu(self.reduce(x)))
+        h = self.down(F.pad(h, (0, 0, 1, 0)))  # a row and the one above it
+        return x + self.expand(F.relu(h))
+
+
+def cut(images: Tensor, patch: int, stride: int) -> Tensor:
+    """Overlapping patches in their grid: B x 3 x H x W -> B x R x C x 3 x patch x patch."""
+    return images.unfold(2, patch, stride).unfold(3, patch, stride).permute(0, 2, 3, 1, 4, 5)
+
+
+def places(B: int, R: int, C: int, k: int, device: torch.device) -> Tensor:
+    """Where, among the patches of the whole batch, stands the one k rows below each of this process's."""
+    picture = torch.arange(B, device=device)[:, None, None] * world() + rank()
+    row = torch.arange(R - k, device=device)[None, :, None] + k
+    column = torch.arange(C, device=device)[None, None, :]
+    return (picture * R * C + row * C + column).flatten()
+
+
+def layer_norm(module: nn.Module) -> nn.Module:
+    """Every batch norm below ``module`` replaced by layer norm over channels and places."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, nn.GroupNorm(1, child.num_features))
+        else:
+            layer_norm(child)
+    return module
