@@ -10,5 +10,6 @@ COMMANDS: dict[str, str] = {
     "evaluate": "measure a run's frozen backbone",
     "bench": "measure speed and memory",
     "recipes": "list the recipes with the paper's numbers",
+    "methods": "list the methods with their cost and the paper's numbers",
     "record": "write a finished run into the ledger",
 }

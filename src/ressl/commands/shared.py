@@ -45,6 +45,7 @@ HELP = {
     "prototypes": "how many prototypes",
     "epsilon": "softness of the assignment to prototypes",
     "sinkhorn_iterations": "rounds of evening out the assignment",
+    "output_batch_norm": "batch norm behind the head: spreads a small network's embeddings from the start",
     "queue_from": "share of the training after which the queue takes part",
     "prototypes_from": "share of the training after which prototypes learn",
     "bank_size": "pictures in the memory bank: all of the data",

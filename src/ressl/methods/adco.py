@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.methods.base import Carry, Method, Output
 from ressl.methods.moco_v2 import contrast
-from ressl.nn import BatchShuffle, EMATeacher, ProjectionHead, l2_normalize
+from ressl.nn import BatchShuffle, EMATeacher, ProjectionHead, groups_of, l2_normalize
 
 
 class AdCo(Method):
@@ -44,7 +44,8 @@ class AdCo(Method):
         super().__init__()
         self.backbone = backbone
         width: int = backbone.features_dim  # type: ignore[assignment]
-        self.head = ProjectionHead(width, hidden_dim, output_dim, batch_norm=head_batch_norm)
+        groups = groups_of(backbone)
+        self.head = ProjectionHead(width, hidden_dim, output_dim, batch_norm=head_batch_norm, groups=groups)
         self.teacher = EMATeacher(nn.Sequential(self.backbone, self.head), teacher_momentum)
         self.shuffle = BatchShuffle()
         self.negatives = nn.Parameter(l2_normalize(torch.randn(negatives, output_dim)))  # K x D

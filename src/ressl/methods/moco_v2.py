@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ressl import losses
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, all_rows, l2_normalize
+from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, all_rows, groups_of, l2_normalize
 
 
 class MoCoV2(Method):
@@ -40,7 +40,8 @@ class MoCoV2(Method):
         super().__init__()
         self.backbone = backbone
         width: int = backbone.features_dim  # type: ignore[assignment]
-        self.head = ProjectionHead(width, hidden_dim, output_dim, batch_norm=head_batch_norm)
+        groups = groups_of(backbone)
+        self.head = ProjectionHead(width, hidden_dim, output_dim, batch_norm=head_batch_norm, groups=groups)
         self.teacher = EMATeacher(nn.Sequential(self.backbone, self.head), teacher_momentum)
         self.queue = MemoryQueue(queue_size, output_dim)
         self.shuffle = BatchShuffle()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.errors import ResslError
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import MemoryQueue, ProjectionHead, all_rows, build_backbone, l2_normalize
+from ressl.nn import MemoryQueue, ProjectionHead, all_rows, build_backbone, groups_of, l2_normalize
 from ressl.nn.backbones import Stem
 
 
@@ -50,7 +50,8 @@ class SEED(Method):
         super().__init__()
         self.backbone = backbone
         width: int = backbone.features_dim  # type: ignore[assignment]
-        self.head = ProjectionHead(width, hidden_dim, output_dim, batch_norm=head_batch_norm)
+        groups = groups_of(backbone)
+        self.head = ProjectionHead(width, hidden_dim, output_dim, batch_norm=head_batch_norm, groups=groups)
         large = build_backbone(teacher_backbone, teacher_stem, teacher_width)
         features: int = large.features_dim  # type: ignore[assignment]
         small = ProjectionHead(features, teacher_hidden_dim, output_dim, batch_norm=head_batch_norm)

@@ -16,7 +16,7 @@ class Supervised(Method):
     """A linear classifier on the backbone, both trained with labels."""
 
     title: ClassVar[str] = "supervised"
-    paper: ClassVar[str] = "arXiv:2107.09282, Table 1"
+    paper: ClassVar[str] = "arXiv:2107.09282"
     forwards: ClassVar[int] = 1
     fewest_views: ClassVar[int] = 1
     wants: ClassVar[tuple[str, ...]] = ("labels",)

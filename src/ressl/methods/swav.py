@@ -24,7 +24,7 @@ class SwAV(Method):
 
     title: ClassVar[str] = "SwAV"
     paper: ClassVar[str] = "arXiv:2006.09882"
-    backprops: ClassVar[int] = 2
+    backprops: ClassVar[int] = 2  # and the small views', at about a quarter each
 
     started: Tensor
     learning: Tensor
@@ -42,11 +42,12 @@ class SwAV(Method):
         queue_size: int = 3840,
         queue_from: float = 0.075,
         prototypes_from: float = 0.005,
+        output_batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         width: int = backbone.features_dim  # type: ignore[assignment]
-        self.head = MLP(width, hidden_dim, output_dim, groups=groups_of(backbone))
+        self.head = MLP(width, hidden_dim, output_dim, groups=groups_of(backbone), last_norm=output_batch_norm)
         self.prototypes = nn.Parameter(l2_normalize(torch.randn(prototypes, output_dim)))  # P x D
         self.queue1, self.queue2 = (MemoryQueue(queue_size, output_dim) for _ in range(2))  # one per full view
         self.tau, self.epsilon, self.iterations = temperature, epsilon, sinkhorn_iterations

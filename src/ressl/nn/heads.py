@@ -18,9 +18,12 @@ def l2_normalize(x: Tensor) -> Tensor:
 class ProjectionHead(nn.Sequential):
     """The two-layer head g of the paper: linear, ReLU, linear, with biases; batch norm only where a method asks."""
 
-    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, *, batch_norm: bool = False) -> None:
+    def __init__(
+        self, in_dim: int, hidden_dim: int, out_dim: int, *, batch_norm: bool = False, groups: int = 1
+    ) -> None:
         norm = [nn.BatchNorm1d(hidden_dim)] if batch_norm else []
         super().__init__(nn.Linear(in_dim, hidden_dim), *norm, nn.ReLU(inplace=True), nn.Linear(hidden_dim, out_dim))
+        group_batch_norm(self, groups)
 
 
 class MLP(nn.Sequential):

@@ -11,6 +11,7 @@ from torch import Tensor
 from ressl import rng
 
 CHUNK = 2**24  # distances held at once
+WAVES = 128  # in which the starting points are drawn
 
 
 class Clusters(NamedTuple):
@@ -48,21 +49,20 @@ def assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _start(points: Tensor, k: int, key: Tensor | int, round: Tensor | int) -> Tensor:
-    """k different points. Each wave draws by squared distance to what was chosen before (k-means++ in few waves)."""
+    """k different points. Each wave draws by squared distance to what was chosen before (k-means++ in waves)."""
     n, device = len(points), points.device
-    waves = min(k, 32)
+    waves = min(k, WAVES)
     rows = torch.arange(n, dtype=torch.int64, device=device)
-    u = rng.uniform(key, round, rows, waves, rng.CLUSTERS).double().clamp(min=2.0**-25)  # N x waves
     chosen = torch.zeros(0, dtype=torch.int64, device=device)
     weight = torch.ones(n, dtype=torch.float64, device=device)
     for wave in range(waves):
         count = k * (wave + 1) // waves - len(chosen)
+        u = rng.uniform(key, round * WAVES + wave, rows, 1, rng.CLUSTERS)[:, 0].double().clamp(min=2.0**-25)
         # The largest u^(1/w) are a draw by weight without replacement (Efraimidis and Spirakis, 2006).
-        score = torch.log(u[:, wave]) / weight.clamp(min=1e-12)
+        score = torch.log(u) / weight.clamp(min=1e-12)
         score[chosen] = -torch.inf
-        new = (
-            score.topk(count).indices if count > 1 or wave == 0 else _best(points, score, weight, 2 + int(math.log(k)))
-        )
+        greedy = wave > 0 and count == 1
+        new = _best(points, score, weight, 2 + int(math.log(k))) if greedy else score.topk(count).indices
         chosen = torch.cat((chosen, new))
         distance = assign(points, points[new])[1].double()
         weight = distance if wave == 0 else torch.minimum(weight, distance)
