@@ -28,7 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "instdisc": {"output_dim": D, "bank_size": N, "negatives": 9},
     "localagg": {"output_dim": D, "bank_size": N, "background": 8, "clusters": 4, "clusterings": 2},
     "mochi": {"hidden_dim": 7, "output_dim": D, "queue_size": 11, "hardest": 4, "mixed": 5, "mixed_with_query": 3},
-    "cpc-v2": {"patch": 4, "stride": 2, "hidden_dim": 6, "output_dim": D},
+    "cpc-v2": {"patch": 4, "stride": 2, "rows_ignored": 0, "hidden_dim": 6, "output_dim": D},
     "pcl-v2": {"hidden_dim": 7, "output_dim": D, "queue_size": 11, "bank_size": N, "granularities": (3, 5)},
     "adco": {"hidden_dim": 7, "output_dim": D, "negatives": 11},
     "clsa": {"hidden_dim": 7, "output_dim": D, "queue_size": 11},
@@ -193,13 +193,21 @@ def mochi(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
 
 def cpc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
     image, places = views[0], range(0, 5, 2)  # 8 px in patches of 4, every 2: a grid of 3 x 3
-    z = torch.stack(
-        [torch.stack([twin.backbone(image[:, :, y : y + 4, x : x + 4]) for x in places], 1) for y in places], 1
-    )
+    u = twin.draws(B, 45).double()
+    z = torch.zeros(B, 3, 3, 6, dtype=torch.float64)
+    for b in range(B):
+        for row, y in enumerate(places):
+            for column, x in enumerate(places):
+                drop, which, mirror, contrast, brightness = u[b, 5 * (3 * row + column) :][:5].tolist()
+                patch = image[b, :, y : y + 4, x : x + 4]
+                patch = patch[int(3 * which)].expand(3, -1, -1) if drop < 0.8 else patch
+                patch = patch.flip(2) if mirror < 0.5 else patch
+                patch = patch * (1 + 0.4 * (2 * contrast - 1)) + 0.4 * (2 * brightness - 1)
+                z[b, row, column] = twin.backbone(patch[None])[0].detach()
     t = [unit(twin.targets(z[b]).flatten(0, 1)) for b in range(B)]  # 9 each
     c = twin.context(z.permute(0, 3, 1, 2))
     everything, terms = [v for picture in t for v in picture], []
-    for k in (1, 2):
+    for k in (1, 2):  # both of them: rows_ignored is 0 here
         each = []
         for b in range(B):
             for row in range(3 - k):

@@ -27,9 +27,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
-    title = (
-        "methods, with the ReSSL paper's linear top-1 (CIFAR, STL-10, Tiny ImageNet; ImageNet with ResNet-50 and -18)"
-    )
+    title = "methods, and the ReSSL paper's linear top-1 (CIFAR, STL-10, Tiny ImageNet; ImageNet with ResNet-50, -18)"
     table = Table(title=title, title_justify="left")
     for heading in ("method", "backprops", "EMA", "forwards", "views", *COLUMNS, "paper"):
         text = heading in ("method", "paper")

@@ -14,13 +14,16 @@ from torch import Tensor, nn
 
 from ressl import losses
 from ressl.methods.base import Method, Output
-from ressl.nn import all_rows, l2_normalize, rank, world
+from ressl.nn import Draws, all_rows, l2_normalize, rank, world
+
+COLUMNS = 5  # draws per patch
 
 
 class CPCV2(Method):
     """From the patches above, a masked context network predicts those further down, among all patches of the batch.
 
-    One view, cut into overlapping patches. The backbone has layer norm instead of batch norm, through whose
+    One view, cut into overlapping patches, each changed by itself, or their colours alone would tell which belong
+    together. The backbone has layer norm instead of batch norm, through whose
     statistics a patch could tell which others belong to its picture.
     """
 
@@ -39,28 +42,40 @@ class CPCV2(Method):
         output_dim: int = 64,
         context_layers: int = 3,
         rows_ahead: int = 2,
+        rows_ignored: int = 1,
         temperature: float = 0.1,
+        color_drop: float = 0.8,
+        patch_jitter: float = 0.4,
     ) -> None:
         super().__init__()
         self.backbone = layer_norm(backbone)
         width: int = backbone.features_dim  # type: ignore[assignment]
         self.context = nn.Sequential(*(ContextBlock(width, hidden_dim) for _ in range(context_layers)))
         self.targets = nn.Linear(width, output_dim)
-        self.predictions = nn.ModuleList([nn.Linear(width, output_dim) for _ in range(rows_ahead)])  # W_k
+        # W_k; the nearest rows overlap with what was seen, and would be too easy.
+        self.ahead = range(rows_ignored + 1, rows_ahead + 1)
+        if not self.ahead:
+            raise ValueError(f"rows_ahead {rows_ahead} must be above rows_ignored {rows_ignored}")
+        self.predictions = nn.ModuleList([nn.Linear(width, output_dim) for _ in self.ahead])
+        self.draws = Draws()
         self.patch, self.stride, self.tau = patch, stride, temperature
+        self.color_drop, self.jitter = color_drop, patch_jitter
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         patches = cut(views[0], self.patch, self.stride)  # B x R x C x 3 x p x p
         B, R, C = patches.shape[:3]
+        u = self.draws(B, R * C * COLUMNS).unflatten(1, (R, C, COLUMNS))
+        patches = disguise(patches, u, self.color_drop, self.jitter)
         z = self.backbone(patches.flatten(0, 2)).unflatten(0, (B, R, C))  # B x R x C x D
         c = self.context(z.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # row r of it has seen rows 0..r of z
         t = l2_normalize(self.targets(z))  # B x R x C x d
         everything = all_rows(t.flatten(1, 2)).flatten(0, 1)  # patches of the whole batch, picture by picture
+        if self.ahead[-1] >= R:
+            raise ValueError(f"{R} rows of patches are too few to predict {self.ahead[-1]} rows ahead")
         terms = []
-        for k, predict in enumerate(self.predictions, 1):
-            if k < R:
-                p = l2_normalize(predict(c[:, :-k])).flatten(0, 2)  # B (R-k) C x d
-                terms.append(F.cross_entropy(losses.similarity(p, everything) / self.tau, places(B, R, C, k, p.device)))
+        for k, predict in zip(self.ahead, self.predictions, strict=True):
+            p = l2_normalize(predict(c[:, :-k])).flatten(0, 2)  # B (R-k) C x d
+            terms.append(F.cross_entropy(losses.similarity(p, everything) / self.tau, places(B, R, C, k, p.device)))
         return Output(torch.stack(terms).mean(), carry=None, logs={"spread": losses.spread(t.detach().flatten(0, 2))})
 
 
@@ -83,6 +98,18 @@ class ContextBlock(nn.Module):
 def cut(images: Tensor, patch: int, stride: int) -> Tensor:
     """Overlapping patches in their grid: B x 3 x H x W -> B x R x C x 3 x patch x patch."""
     return images.unfold(2, patch, stride).unfold(3, patch, stride).permute(0, 2, 3, 1, 4, 5)
+
+
+def disguise(patches: Tensor, u: Tensor, color_drop: float, jitter: float) -> Tensor:
+    """Each patch (B x R x C x 3 x p x p) by its own draws ``u`` (B x R x C x COLUMNS): one channel only, mirrored, and
+    another brightness and contrast."""
+    u = u[..., None, None, None]
+    drop, which, mirror, contrast, brightness = u.unbind(3)
+    kept = (which * 3).long().expand(*patches.shape[:3], 1, *patches.shape[4:])
+    patches = torch.where(drop < color_drop, patches.gather(3, kept).expand_as(patches), patches)
+    patches = torch.where(mirror < 0.5, patches.flip(-1), patches)
+    changed = patches * (1 + jitter * (2 * contrast - 1)) + jitter * (2 * brightness - 1)
+    return changed.to(patches.dtype)
 
 
 def places(B: int, R: int, C: int, k: int, device: torch.device) -> Tensor:
