@@ -203,7 +203,7 @@ def cpc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
                 patch = patch[int(3 * which)].expand(3, -1, -1) if drop < 0.8 else patch
                 patch = patch.flip(2) if mirror < 0.5 else patch
                 patch = patch * (1 + 0.4 * (2 * contrast - 1)) + 0.4 * (2 * brightness - 1)
-                z[b, row, column] = twin.backbone(patch[None])[0].detach()
+                z[b, row, column] = twin.backbone.network(patch[None])[0].detach()
     t = [unit(twin.targets(z[b]).flatten(0, 1)) for b in range(B)]  # 9 each
     c = twin.context(z.permute(0, 3, 1, 2))
     everything, terms = [v for picture in t for v in picture], []

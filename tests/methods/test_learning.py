@@ -26,7 +26,7 @@ from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
 FIVE = ("moco-v2", "simclr", "byol", "simsiam", "supervised")
-EPOCHS = {"supervised": 4}  # of 32 steps; others: EPOCHS_OF_OTHERS
+EPOCHS = {"supervised": 3, "simsiam": 4, "simclr": 6}  # of 32 steps
 EPOCHS_OF_OTHERS = 8
 POINTS = 10.0
 

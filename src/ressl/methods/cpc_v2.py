@@ -32,6 +32,8 @@ class CPCV2(Method):
     forwards: ClassVar[int] = 1
     fewest_views: ClassVar[int] = 1
 
+    backbone: Patches
+
     def __init__(
         self,
         backbone: nn.Module,
@@ -48,8 +50,8 @@ class CPCV2(Method):
         patch_jitter: float = 0.4,
     ) -> None:
         super().__init__()
-        self.backbone = layer_norm(backbone)
-        width: int = backbone.features_dim  # type: ignore[assignment]
+        self.backbone = Patches(layer_norm(backbone), patch, stride)
+        width = self.backbone.features_dim
         self.context = nn.Sequential(*(ContextBlock(width, hidden_dim) for _ in range(context_layers)))
         self.targets = nn.Linear(width, output_dim)
         # W_k; the nearest rows overlap with what was seen, and would be too easy.
@@ -58,15 +60,15 @@ class CPCV2(Method):
             raise ValueError(f"rows_ahead {rows_ahead} must be above rows_ignored {rows_ignored}")
         self.predictions = nn.ModuleList([nn.Linear(width, output_dim) for _ in self.ahead])
         self.draws = Draws()
-        self.patch, self.stride, self.tau = patch, stride, temperature
+        self.tau = temperature
         self.color_drop, self.jitter = color_drop, patch_jitter
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        patches = cut(views[0], self.patch, self.stride)  # B x R x C x 3 x p x p
+        patches = self.backbone.cut(views[0])  # B x R x C x 3 x p x p
         B, R, C = patches.shape[:3]
         u = self.draws(B, R * C * COLUMNS).unflatten(1, (R, C, COLUMNS))
         patches = disguise(patches, u, self.color_drop, self.jitter)
-        z = self.backbone(patches.flatten(0, 2)).unflatten(0, (B, R, C))  # B x R x C x D
+        z = self.backbone.encode(patches)  # B x R x C x D
         c = self.context(z.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # row r of it has seen rows 0..r of z
         t = l2_normalize(self.targets(z))  # B x R x C x d
         everything = all_rows(t.flatten(1, 2)).flatten(0, 1)  # patches of the whole batch, picture by picture
@@ -77,6 +79,27 @@ class CPCV2(Method):
             p = l2_normalize(predict(c[:, :-k])).flatten(0, 2)  # B (R-k) C x d
             terms.append(F.cross_entropy(losses.similarity(p, everything) / self.tau, places(B, R, C, k, p.device)))
         return Output(torch.stack(terms).mean(), carry=None, logs={"spread": losses.spread(t.detach().flatten(0, 2))})
+
+
+class Patches(nn.Module):
+    """A backbone that sees a picture as overlapping patches; its features are their mean."""
+
+    def __init__(self, network: nn.Module, patch: int, stride: int) -> None:
+        super().__init__()
+        self.network, self.patch, self.stride = network, patch, stride
+        self.features_dim: int = network.features_dim  # type: ignore[assignment]
+
+    def cut(self, images: Tensor) -> Tensor:
+        """B x 3 x H x W -> the grid of patches, B x R x C x 3 x patch x patch."""
+        p, s = self.patch, self.stride
+        return images.unfold(2, p, s).unfold(3, p, s).permute(0, 2, 3, 1, 4, 5)
+
+    def encode(self, patches: Tensor) -> Tensor:
+        features: Tensor = self.network(patches.flatten(0, 2))
+        return features.unflatten(0, patches.shape[:3])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.encode(self.cut(images)).mean((1, 2))
 
 
 class ContextBlock(nn.Module):
@@ -93,11 +116,6 @@ class ContextBlock(nn.Module):
         h = self.across(F.relu(self.reduce(x)))
         h = self.down(F.pad(h, (0, 0, 1, 0)))  # a row and the one above it
         return x + self.expand(F.relu(h))
-
-
-def cut(images: Tensor, patch: int, stride: int) -> Tensor:
-    """Overlapping patches in their grid: B x 3 x H x W -> B x R x C x 3 x patch x patch."""
-    return images.unfold(2, patch, stride).unfold(3, patch, stride).permute(0, 2, 3, 1, 4, 5)
 
 
 def disguise(patches: Tensor, u: Tensor, color_drop: float, jitter: float) -> Tensor:

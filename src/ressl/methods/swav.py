@@ -35,7 +35,7 @@ class SwAV(Method):
         *,
         hidden_dim: int = 2048,
         output_dim: int = 128,
-        prototypes: int = 512,
+        prototypes: int = 100,
         temperature: float = 0.1,
         epsilon: float = 0.05,
         sinkhorn_iterations: int = 3,

@@ -78,16 +78,21 @@ BASELINES: dict[str, Baseline] = {
 }
 
 # Short runs on generated pictures: smaller heads and steadier learning rates, and a batch norm in the plain heads.
-_SMALL_LARS = {"lr": 2.0, "warmup_epochs": 1.0}
+_SMALL_LARS = {"lr": 20.0, "warmup_epochs": 1.0}  # a thousand steps of 0.1 % each would not get far
 DEMO: dict[str, Baseline] = {
     "moco-v2": Baseline(options={"temperature": 0.1}),
     "simclr": Baseline(fields=_SMALL_LARS, options={"hidden_dim": 256, "output_dim": 64}),
-    "byol": Baseline(fields=_SMALL_LARS, options={"hidden_dim": 256, "output_dim": 64, "teacher_momentum": 0.95}),
-    "simsiam": Baseline(options={"output_dim": 256, "predictor_dim": 64}),
+    "byol": Baseline(
+        fields=_SMALL_LARS | {"lr": 4.0}, options={"hidden_dim": 256, "output_dim": 64, "teacher_momentum": 0.95}
+    ),
+    "simsiam": Baseline(fields=_SMALL_LARS | {"lr": 10.0}, options={"output_dim": 256, "predictor_dim": 64}),
     "supervised": Baseline(fields={"lr": 0.1}),
     "swav": Baseline(
         fields=_SMALL_LARS,
-        options={"hidden_dim": 256, "output_dim": 64, "prototypes": 64, "queue_size": 256},
+        # Codes much sharper than predictions: views agree little at first, and prototypes that learn from codes that
+        # cannot be predicted fall together.
+        options={"hidden_dim": 256, "output_dim": 64, "prototypes": 32, "queue_size": 256, "epsilon": 0.02,
+                 "output_batch_norm": True},
     ),
     "instdisc": Baseline(fields={"lr": 0.12}, options={"output_dim": 64, "negatives": 1024}),
     "localagg": Baseline(
@@ -97,8 +102,8 @@ DEMO: dict[str, Baseline] = {
     "cpc-v2": Baseline(fields={"lr": 0.12}, options={"hidden_dim": 64, "output_dim": 32}),
     "pcl-v2": Baseline(options={"temperature": 0.1, "granularities": (32, 64, 128), "cluster_after": 4}),
     "adco": Baseline(options={"negatives": 1024, "negatives_lr_scale": 10.0}),
-    "clsa": Baseline(options={"temperature": 0.1}),
-    "clsa-multi": Baseline(options={"temperature": 0.1}),
+    "clsa": Baseline(options={"temperature": 0.1, "divergence": 0.2}),
+    "clsa-multi": Baseline(options={"temperature": 0.1, "divergence": 0.2}),
     "seed": Baseline(options={"teacher_backbone": "resnet10", "teacher_stem": "medium", "teacher_width": 16,
                               "teacher_hidden_dim": 256}),
 }  # fmt: skip
@@ -141,7 +146,7 @@ def baseline(method: str, recipe: Recipe) -> Baseline:
     general = BASELINES.get(method, Baseline())
     demo = DEMO.get(method, Baseline()) if recipe.name == "demo" else Baseline()
     of_data: dict[str, Any] = {"patch": recipe.image_size // 2, "stride": recipe.image_size // 4}
-    of_data |= {"teacher_stem": recipe.stem}
+    of_data |= {"teacher_stem": recipe.stem, "prototypes": 3000 if recipe.data == "imagenet" else 100}
     of_data |= {"bank_size": SAMPLES[recipe.data]} if recipe.data in SAMPLES else {}
     of_data |= {"num_classes": CLASSES[recipe.data]} if recipe.data in CLASSES else {}
     return Baseline(general.views, {**general.fields, **demo.fields}, {**of_data, **general.options, **demo.options})
