@@ -20,6 +20,7 @@ from ressl.engine.compiling import wake_compiler
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
+from ressl.methods import METHODS
 from ressl.recipes import Recipe, choose_recipe, get_recipe
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
@@ -84,7 +85,8 @@ def _pretrain(
     if run is None and out is not None:
         Run.refuse_existing(out)
     method = build_method(chosen)
-    source = open_source(chosen.data, pretrain_split(chosen.data), settings.data)
+    split = "train" if "labels" in method.wants else pretrain_split(chosen.data)  # unlabelled ones teach it nothing
+    source = open_source(chosen.data, split, settings.data)
     loader, broken = _loader(source, chosen, settings, place, display)
     evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display)
     if run is None:
@@ -166,12 +168,16 @@ def default_workers() -> int:
 
 
 def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run, display: Display) -> None:
-    teacher, *students = recipe.views
     lines = [
         f"{recipe.method} on {recipe.data}: {recipe.backbone} ({recipe.stem} stem, width {recipe.width}), "
         f"{recipe.epochs} epochs of {loader.steps_per_epoch} steps, batch {recipe.batch_size}",
-        f"  teacher view {describe(teacher)}",
-        *(f"  student view {describe(view)}" for view in students),
+        *(f"  {name} view {describe(view)}" for name, view in zip(_names(recipe), recipe.views, strict=True)),
         f"run folder {run.path}",
     ]
     display.message("\n".join(lines))
+
+
+def _names(recipe: Recipe) -> list[str]:
+    """What the views are for: the first is the teacher's where there is one."""
+    first = "teacher" if METHODS[recipe.method].ema else "student"
+    return [first, *["student"] * (len(recipe.views) - 1)]

@@ -17,7 +17,7 @@ from ressl.data.views import Views
 from ressl.engine.accelerate import accelerate, lay_out
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
 from ressl.engine.monitor import Collapse
-from ressl.engine.optimisers import build_sgd
+from ressl.engine.optimisers import build_optimiser
 from ressl.engine.records import Records
 from ressl.engine.schedules import warmup_cosine
 from ressl.engine.signals import Interrupted
@@ -118,9 +118,20 @@ def build_step(
         raise ResslError(
             f"{recipe.method} learns from labels, and these pictures have none; sort them into class folders"
         )
+    if method.samples and method.samples != loader.samples:
+        raise ResslError(
+            f"{recipe.method} keeps a memory of {method.samples:,} pictures, and there are {loader.samples:,}; "
+            f"use --bank-size {loader.samples}"
+        )
+    if method.classes and loader.classes > method.classes:
+        raise ResslError(
+            f"{recipe.method} tells {method.classes} classes apart, and there are {loader.classes}; "
+            f"use --num-classes {loader.classes}"
+        )
     torch.manual_seed(recipe.seed)  # for what draws from torch's own generators: dropout, a method of the user's
     lay_out(method.train(), place)
-    optimiser = build_sgd(
+    optimiser = build_optimiser(
+        recipe.optimiser,
         method,
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,

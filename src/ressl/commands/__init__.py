@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "measure a run's frozen backbone",
     "bench": "measure speed and memory",
     "recipes": "list the recipes with the paper's numbers",
+    "methods": "list the methods with their cost and the paper's numbers",
     "reproduce": "make a table of the paper",
     "record": "write a finished run into the ledger",
     "results": "write the page of measured results",

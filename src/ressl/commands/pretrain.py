@@ -26,6 +26,7 @@ def add_options(parser: ArgumentParser) -> None:
         "examples:\n"
         "  ressl pretrain cifar10                          download the data, train 200 epochs\n"
         "  ressl pretrain cifar10 --data ~/cifar10 --epochs 20 --teacher-temperature 0.04\n"
+        "  ressl pretrain cifar10 --method byol            another method, as it is usually trained\n"
         "  ressl pretrain --data photos/ --out runs/photos\n"
         "  ressl pretrain --resume --out runs/photos\n"
         "  ressl pretrain tiny-imagenet --views crop+flip+gray strong,blur=0.1"
@@ -59,7 +60,7 @@ def add_options(parser: ArgumentParser) -> None:
             )
     fields.add_argument(
         "--views", nargs="+", metavar="VIEW", dest="change:views",
-        help="teacher first: weak, strong, none, or words joined by + (crop flip jitter gray blur solarize), "
+        help="teacher first: weak, strong, none, or words joined by + (crop flip jitter gray blur solarize pad rand), "
         "each with settings: strong,blur=0.1,size=96,crop=0.1:0.5",
     )  # fmt: skip
     options = {name: kind for method in METHODS for name, (kind, _) in method_options(method).items()}

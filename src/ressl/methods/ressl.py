@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl import losses
+from ressl.losses import spread
 from ressl.methods.base import Carry, Method, Output
 from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, l2_normalize
 
@@ -22,8 +23,9 @@ class ReSSL(Method):
     Views: the teacher's weak view first, then one or more student views (multi-crop), each matched with it.
     """
 
-    backprops: ClassVar[int] = 1
+    title: ClassVar[str] = "ReSSL"
     paper: ClassVar[str] = "arXiv:2107.09282"
+    ema: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -75,8 +77,3 @@ class ReSSL(Method):
         assert isinstance(carry, Tensor)
         self.teacher.update(nn.ModuleList([self.backbone, self.head]))
         self.queue.enqueue(carry)
-
-
-def spread(z: Tensor) -> Tensor:
-    """How far unit vectors point in different directions: 1 - |mean|, near 1 when spread, 0 when all are one."""
-    return 1.0 - z.mean(dim=0).norm()

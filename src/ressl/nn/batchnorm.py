@@ -79,8 +79,47 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
         return f"{super().extra_repr()}, groups={self.groups}"
 
 
+class GroupedBatchNorm1d(nn.BatchNorm1d):
+    """The same for the vectors of a head (N x C), so that a head sees the groups that its backbone sees."""
+
+    def __init__(self, num_features: int, groups: int = 1, **kwargs: object) -> None:
+        super().__init__(num_features, **kwargs)  # type: ignore[arg-type]
+        if groups < 1:
+            raise ValueError(f"batch norm needs at least one group, not {groups}")
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.groups == 1:
+            return super().forward(x)
+        G, (N, C) = self.groups, x.shape
+        if N % G:
+            raise ValueError(f"a batch of {N} does not split into {G} batch-norm groups")
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None  # noqa: PT018
+        mean, var = self.running_mean.repeat(G), self.running_var.repeat(G)
+        weight, bias = (self.weight.repeat(G), self.bias.repeat(G)) if self.affine else (None, None)
+        y = F.batch_norm(x.reshape(N // G, G * C), mean, var, weight, bias, True, self.momentum, self.eps)
+        with torch.no_grad():
+            self.running_mean.copy_(mean.view(G, C).mean(0))
+            self.running_var.copy_(var.view(G, C).mean(0))
+        return y.view(N, C)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, groups={self.groups}"
+
+
+def groups_of(module: nn.Module) -> int:
+    """The batch-norm groups of a backbone; 1 where it has none."""
+    return next((m.groups for m in module.modules() if isinstance(m, (GroupedBatchNorm2d, GroupedBatchNorm1d))), 1)
+
+
+_GROUPED: dict[type[nn.Module], type[GroupedBatchNorm2d] | type[GroupedBatchNorm1d]] = {
+    nn.BatchNorm2d: GroupedBatchNorm2d,
+    nn.BatchNorm1d: GroupedBatchNorm1d,
+}
+
+
 def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
-    """Replace every ``nn.BatchNorm2d`` below ``module`` by a grouped one with the same weights and buffers."""
+    """Replace every batch norm below ``module`` by a grouped one with the same weights and buffers."""
     if groups == 1:
         return module
     for name, child in module.named_children():
@@ -88,8 +127,8 @@ def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
             raise ResslError(
                 f"this backbone's norms ({type(child).__name__}) cannot be split into groups; use --bn-groups 1"
             )
-        if type(child) is nn.BatchNorm2d:
-            grouped = GroupedBatchNorm2d(
+        if isinstance(child, (nn.BatchNorm2d, nn.BatchNorm1d)) and type(child) in _GROUPED:
+            grouped = _GROUPED[type(child)](
                 child.num_features,
                 groups,
                 eps=child.eps,
