@@ -156,7 +156,7 @@ def test_an_existing_run_folder_is_said(ressl: Run_, tiny: Callable[..., Recipe]
 # --- things that work ---
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["pretrain"], ["evaluate"], ["recipes"], ["record"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["pretrain"], ["evaluate"], ["report"], ["figure"], ["views"], ["recipes"], ["record"]])
 def test_help_names_every_option(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*command, "--help"])

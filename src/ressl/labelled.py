@@ -33,6 +33,7 @@ class EvaluationData:
     test: tuple[Tensor, Tensor]
     classes: list[str]
     note: str  # how the test set came about
+    labelled: bool = True  # else every label is 0: there are pictures to look at and nothing to measure
 
     @property
     def several(self) -> bool:
@@ -69,6 +70,21 @@ def evaluation_data(
     held, kept = place[::HELD_OUT], torch.cat([place[i::HELD_OUT] for i in range(1, HELD_OUT)])
     note = f"no test split: one labelled picture in {HELD_OUT} held out"
     return EvaluationData((images[kept], labels[kept]), (images[held], labels[held]), train.classes, note)
+
+
+def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationData:
+    """Pictures without labels, one in five set aside: to look at, not to measure."""
+    source = open_source(recipe.data, "train", root)
+    zeros = torch.zeros(len(source), dtype=torch.int64)
+    some: Source
+    if isinstance(source, ArraySource):
+        some = ArraySource(source.name, source.images, zeros)
+    else:
+        assert isinstance(source, FileSource)
+        some = FileSource(source.name, source.paths, zeros)
+    images, labels = _labelled(some, recipe, limit)
+    cut = len(images) - len(images) // HELD_OUT
+    return EvaluationData((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), [], "no labels", labelled=False)
 
 
 def _several(train: MultiLabelSource, recipe: Recipe, root: str | None) -> EvaluationData:

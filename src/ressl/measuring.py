@@ -39,11 +39,11 @@ class Bench:
 
     def __init__(
         self, subject: Subject, data: str, place: str | None, device: torch.device, precision: torch.dtype,
-        display: Display, again: bool = False,
+        display: Display, again: bool = False, limit: int | None = None,
     ) -> None:  # fmt: skip
         self.subject, self.device, self.precision, self.display, self.again = subject, device, precision, display, again
         self.recipe = replace(subject.recipe, data=data)
-        self.place = place
+        self.place, self.limit = place, limit
 
     @cached_property
     def backbone(self) -> nn.Module:
@@ -51,7 +51,7 @@ class Bench:
 
     @cached_property
     def data(self) -> EvaluationData:
-        found = evaluation_data(self.recipe, self.place)
+        found = evaluation_data(self.recipe, self.place, self.limit)
         if found is None:
             raise ResslError(f"{self.recipe.data} has no labels, so there is nothing to measure against")
         return found.to(self.device)
@@ -64,7 +64,7 @@ class Bench:
         """Train and test features on the device, from the cache if they are there."""
         r = self.recipe if recipe is None else recipe
         asked = {
-            "pictures": self._pictures,
+            "pictures": self.pictures,
             "input": [r.image_size, r.linear.resize, list(r.mean), list(r.std)],
             "precision": str(self.precision),
         }
@@ -78,7 +78,7 @@ class Bench:
         return found["train"].to(self.device), found["test"].to(self.device)
 
     @cached_property
-    def _pictures(self) -> str:
+    def pictures(self) -> str:
         return self.data.fingerprint()
 
     def other(self, data: str, place: str | None) -> Bench:

@@ -52,7 +52,7 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
 def _interval(r: Mapping[str, Any], more: str = "") -> tuple[str, str]:
     notes = [more] if more else []
     if r.get("half") is not None:
-        notes.append(f"{r['n']} draws, deviation {r['std']:.2f}, 95 % interval of the mean ± {r['half']:.2f}")
+        notes.append(f"{r['n']} draws, deviation {r['std']:.2f}")
     if "note" in r:
         notes.append(str(r["note"]))
     spread = "" if r.get("half") is None else f" ± {r['half']:.2f}"
