@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy import stats
 
 from ressl import inspecting
 from ressl.cli import main
@@ -101,6 +103,20 @@ def test_an_evaluation_of_an_earlier_step_is_left_out(runs: list[Run], tmp_path:
     assert "12.35" not in text.split("Curves")[0].split("Numbers")[1]
     assert "The evaluation knn, made after step 1 of 8, of copy is left out." in text
     assert "The evaluation broken, which cannot be read, of copy is left out." in text
+
+
+def test_runs_that_differ_in_the_seed_alone_have_a_mean(runs: list[Run], tmp_path: Path) -> None:
+    twin = Run(shutil.copytree(runs[0].path, tmp_path / "twin"))
+    (twin.path / "recipe.json").write_text(twin.recipe.replace(seed=5).to_json())
+    knn = twin.read_evaluation("knn")
+    assert knn is not None
+    first = knn["top1"]
+    twin.write_evaluation("knn", knn | {"top1": first - 4.0})
+    text = re.sub(r"<[^>]+>", "|", report([runs[0], twin], tmp_path / "s.html", device="cpu").read_text())
+    half = stats.t.ppf(0.975, 1) * np.std([first, first - 4], ddof=1) / np.sqrt(2)
+    assert re.search(rf"kNN\|+{first:.2f}\|+{first - 4:.2f}\|+{first - 2:.2f} ± {half:.2f}", text)
+    assert "mean of 2 seeds" in text
+    assert "mean of" not in report([runs[0], runs[0]], tmp_path / "t.html", device="cpu").read_text()
 
 
 def test_the_recipe_is_compared_with_the_nearest_of_the_paper() -> None:

@@ -35,15 +35,30 @@ __all__ = [
 CHOICES = tuple(PROTOCOLS)
 
 
-def evaluate(run: Run | str | Path, protocol: str = "linear", **options: Any) -> dict[str, Any]:
+def evaluate(
+    run: Run | str | Path,
+    protocol: str = "linear",
+    *,
+    data: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    again: bool = False,
+    display: Display | None = None,
+    weights: str = "none",
+    image_size: int | None = None,
+    out: str | Path | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
     """Evaluate a run, or a backbone ``timm/<model>`` or ``torchvision/<model>``, by one protocol (``CHOICES``).
 
-    The result is written to ``RUN/evaluation/<protocol>.json`` and is not computed again unless asked. The options
-    are those of :func:`evaluate_each`; others change a setting of the protocol.
+    The result is written to ``RUN/evaluation/<protocol>.json`` and is not computed again unless asked. ``changes`` are
+    settings of the protocol; the rest is as for :func:`evaluate_each`.
     """
-    known = ("data", "device", "precision", "again", "display", "weights", "image_size", "out")
-    given = {key: options.pop(key) for key in known if key in options}
-    return next(iter(evaluate_each(run, [protocol], changes={protocol: options}, **given)))[1]
+    found = evaluate_each(
+        run, [protocol], data=data, device=device, precision=precision, again=again, display=display,
+        weights=weights, image_size=image_size, out=out, changes={protocol: changes},
+    )  # fmt: skip
+    return next(found)[1]
 
 
 def evaluate_each(
@@ -131,5 +146,6 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
         }
     found = protocol.measure(bench, asked)
     result |= found | {"seconds": time.monotonic() - start, "environment": environment(bench.device)}
+    subject.run.path.mkdir(parents=True, exist_ok=True)
     subject.run.write_evaluation(file, result)
     return result

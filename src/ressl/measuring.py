@@ -44,6 +44,7 @@ class Bench:
         self.subject, self.device, self.precision, self.display, self.again = subject, device, precision, display, again
         self.recipe = replace(subject.recipe, data=data)
         self.place, self.limit = place, limit
+        self._taken: dict[str, tuple[Tensor, Tensor]] = {}
 
     @cached_property
     def backbone(self) -> nn.Module:
@@ -74,8 +75,10 @@ class Bench:
             fit, held = features_of(self.backbone, self.data, r, self.precision, tell)
             return {"train": fit, "test": held}
 
-        found = self.cache.get(asked, make, self.again)
-        return found["train"].to(self.device), found["test"].to(self.device)
+        if (name := str(asked)) not in self._taken:
+            found = self.cache.get(asked, make, self.again)
+            self._taken[name] = found["train"].to(self.device), found["test"].to(self.device)
+        return self._taken[name]
 
     @cached_property
     def pictures(self) -> str:

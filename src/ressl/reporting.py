@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import time
@@ -16,6 +17,7 @@ from ressl.engine.checkpoint import write_atomically
 from ressl.engine.loop import Display
 from ressl.errors import ResslError
 from ressl.evaluating import bench_of, evaluate
+from ressl.evaluation.intervals import interval
 from ressl.inspecting import KINDS, map_of, neighbours_of, thumbs
 from ressl.labelled import unlabelled_data
 from ressl.measuring import Bench
@@ -61,8 +63,24 @@ def report(
     path = opened[0].path / "report.html" if out is None else Path(out)
     made = time.strftime("%-d %B %Y", time.gmtime())
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, render(pages, paper_name, settings(paper), made).encode())
+    write_atomically(path, render(pages, paper_name, settings(paper), made, over_seeds(pages)).encode())
     return path
+
+
+def over_seeds(pages: Sequence[RunPage]) -> dict[str, str] | None:
+    """Mean and 95 % interval of every measure, where the runs are one recipe with different seeds."""
+    but_seed = [{k: v for k, v in page.recipe.items() if k != "seed"} for page in pages]
+    seeds = {page.recipe.get("seed") for page in pages}
+    if len(pages) < 2 or len(seeds) < len(pages) or any(recipe != but_seed[0] for recipe in but_seed):
+        return None
+    values: dict[str, list[float]] = {}
+    for page in pages:
+        for name, result in page.evaluations.items():
+            for row in rows_of(name, result):
+                if row.number is not None:
+                    values.setdefault(row.what, []).append(row.number)
+    full = {what: interval(found) for what, found in values.items() if len(found) == len(pages)}
+    return {what: f"{found.mean:.2f} ± {found.half:.2f}" for what, found in full.items()}
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -182,11 +200,8 @@ def _tiles(run: Run, recipe: Recipe, facts: dict[str, Any], metrics: list[dict[s
     speeds = [row["images_per_second"] for row in metrics if "images_per_second" in row]
     if speeds:
         tiles.append(("pictures a second", f"{statistics.median(speeds):,.0f}"))
-    if run.checkpoints.paths():
-        try:
-            tiles.append(("training pictures", f"{run.checkpoint().facts['pictures']:,}"))
-        except (ResslError, KeyError):
-            pass
+    with contextlib.suppress(ResslError, KeyError):  # no checkpoint, or one of an early version
+        tiles.append(("training pictures", f"{run.checkpoint().facts['pictures']:,}"))
     return tiles
 
 

@@ -63,7 +63,6 @@ def subject_of_name(
     label = Path(weights).stem if weights not in ("none", "default") else weights
     where = Path(kind if place is None or kind not in ("folder", "array") else Path(place).stem).name
     folder = Path(out) if out is not None else Path("runs") / f"{recipe.name}-{label}-{where}"
-    folder.mkdir(parents=True, exist_ok=True)
     return Subject(recipe, Run(folder), place, lambda: found.backbone, trained=False)
 
 

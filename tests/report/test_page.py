@@ -159,8 +159,11 @@ def test_markup_escapes_what_it_did_not_make() -> None:
 
 
 def test_rows_of_every_kind() -> None:
-    svm = {"protocol": "svm", "measure": "mAP", "own_data": False, "data": "voc07", "by_shots": [
-        {"shots": 16, "mean": 60.0, "std": 1.0, "half": 1.25, "n": 5}, {"shots": None, "mean": 80.0, "half": None, "n": 1}]}  # fmt: skip
+    draws = [
+        {"shots": 16, "mean": 60.0, "std": 1.0, "half": 1.25, "n": 5},
+        {"shots": None, "mean": 80.0, "half": None, "n": 1},
+    ]
+    svm = {"protocol": "svm", "measure": "mAP", "own_data": False, "data": "voc07", "by_shots": draws}
     assert [(r.what, r.value) for r in rows_of("svm-on-voc07", svm)] == [
         ("SVM mAP, 16 per class on voc07", "60.00 ± 1.25"),
         ("SVM mAP, all labels on voc07", "80.00"),

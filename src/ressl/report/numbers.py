@@ -12,6 +12,11 @@ class Row(NamedTuple):
     beside: str = ""  # spread, best epoch, where
     paper: str = ""
 
+    @property
+    def number(self) -> float | None:
+        """The value without its spread; None where it is a range."""
+        return None if " to " in self.value else float(self.value.split()[0])
+
 
 def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | None = None) -> list[Row]:
     """The rows of one evaluation; ``name`` is its file's name without .json."""

@@ -71,6 +71,7 @@
     svg.addEventListener("pointerdown", show);
     svg.addEventListener("pointerleave", function (event) { if (event.pointerType === "mouse") hide(); });
     document.addEventListener("scroll", hide, { passive: true });
+    document.addEventListener("pointerdown", function (event) { if (!event.target.closest(".map")) hide(); });
     map.parentElement.querySelectorAll(".legend button").forEach(function (button) {
       button.addEventListener("click", function () {
         const c = Number(button.dataset.label), on = !only.has(c);

@@ -16,15 +16,19 @@ from ressl.report.markup import Html, join, table, tag, td, th
 
 
 def render(
-    runs: Sequence[RunPage], paper_name: str, paper: Mapping[str, str], made: str, title: str | None = None
+    runs: Sequence[RunPage],
+    paper_name: str,
+    paper: Mapping[str, str],
+    made: str,
+    seeds: Mapping[str, str] | None = None,
 ) -> str:
-    """The page; ``paper`` is the paper's recipe as text, setting by setting."""
+    """The page; ``paper`` is the paper's recipe as text, setting by setting; ``seeds`` are means over the runs."""
     style, script = _part("page.css"), _part("page.js")
     policy = (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     )
-    name = title or (runs[0].title if len(runs) == 1 else _together(runs))
+    name = runs[0].title if len(runs) == 1 else _together(runs)
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
@@ -35,7 +39,7 @@ def render(
     ]
     main = [
         tag("header", tag("h1", name), _intro(runs)),
-        _section("Numbers", sections.numbers(runs)),
+        _section("Numbers", sections.numbers(runs, seeds)),
         _section("Against the beginning", sections.beginnings(runs)),
         _section("Curves", sections.curves(runs)),
         _section("Neighbours", sections.neighbours(runs)),

@@ -24,19 +24,19 @@ def key(place: int) -> Html:
     return tag("span", class_=f"key run{place % 6}")
 
 
-def numbers(runs: Sequence[RunPage]) -> Html | None:
-    """Every evaluation, a column per run, the paper's beside them."""
+def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None) -> Html | None:
+    """Every evaluation, a column per run, the paper's beside them; ``seeds`` is the mean of each over the runs."""
     found: dict[str, dict[int, tuple[str, str]]] = {}
     paper: dict[str, str] = {}
     for i, run in enumerate(runs):
         for name, result in run.evaluations.items():
             for row in rows_of(name, result, run.paper):
                 found.setdefault(row.what, {})[i] = (row.value, row.beside)
-                if row.paper:
-                    paper[row.what] = row.paper
+                if row.paper and row.paper not in paper.get(row.what, ""):  # of several recipes, all
+                    paper[row.what] = " / ".join(filter(None, (paper.get(row.what), row.paper)))
         if "linear" not in run.evaluations and "linear" in run.paper:
             found.setdefault("linear", {})
-            paper["linear"] = f"{run.paper['linear']:.2f}"
+            paper.setdefault("linear", f"{run.paper['linear']:.2f}")
     if not found:
         ask = tag("code", "ressl evaluate RUN --protocol all")
         return tag("p", "Nothing has been measured yet: ", ask, class_="soft")
@@ -47,10 +47,12 @@ def numbers(runs: Sequence[RunPage]) -> Html | None:
     for what, values in found.items():
         cells = [td(values[i][0] if i in values else "–", class_="n") for i in range(len(runs))]
         beside = td(values.get(0, ("", ""))[1], class_="soft small") if one else None
-        rows.append([td(what), *cells, theirs(what), beside])
-    head = [th("measure"), *named, th("paper", class_="n") if paper else None, th() if one else None]
+        mean = td(seeds.get(what, ""), class_="n") if seeds else None
+        rows.append([td(what), *cells, mean, theirs(what), beside])
+    over = th(f"mean of {len(runs)} seeds", class_="n") if seeds else None
+    head = [th("measure"), *named, over, th("paper", class_="n") if paper else None, th() if one else None]
     note = (
-        "Percent of the test pictures unless named otherwise; ± is the 95 % interval of the mean over draws. "
+        "Percent of the test pictures unless named otherwise; ± is the 95 % interval of the mean over draws or seeds. "
         "The last epoch counts; the best one stands beside it."
     )
     return tag("div", table(head, rows), tag("p", note, class_="soft small"))
