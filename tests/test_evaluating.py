@@ -132,8 +132,12 @@ def test_backbones_of_timm_and_torchvision_are_measured_like_ours(tmp_path: Path
     timm_found = evaluate("timm/resnet10t", "knn", out=tmp_path / "m", **given)
     assert 0 <= timm_found["top1"] <= 100
     state = tmp_path / "r18.safetensors"
+    torch.manual_seed(1)
     safetensors.torch.save_file(torchvision.models.resnet18(weights=None).state_dict(), state)
-    assert evaluate("torchvision/resnet18", "knn", out=tmp_path / "w", weights=str(state), **given)["step"] == 0
+    loaded = evaluate("torchvision/resnet18", "knn", out=tmp_path / "t", k=5, weights=str(state), **given)
+    assert loaded["weights"] != found["weights"]  # other weights in the same folder are another result
+    smaller = evaluate("torchvision/resnet18", "knn", out=tmp_path / "t", k=5, **given | {"image_size": 16})
+    assert smaller["test_input"] == "16 x 16 px, short side 18, centre 16"
 
 
 def test_mistakes_about_foreign_backbones_are_said(tmp_path: Path, run: Run, array_file: Path) -> None:

@@ -115,9 +115,7 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     if "to" in settings:  # names, not places
         pairs = [parse_data(text) for text in settings["to"]]
         settings["to"] = [f"{label_of(*pair)} {place_of(*pair)}" for pair in pairs]
-    own = (recipe.data, bench.place) == (subject.recipe.data, subject.place) or (
-        place_of(recipe.data, bench.place) == place_of(subject.recipe.data, subject.place)
-    )
+    own = place_of(recipe.data, bench.place) == place_of(subject.recipe.data, subject.place)
     file = name if own else f"{name}-on-{label_of(recipe.data, bench.place)}"
     made = {
         "step": subject.step,
@@ -127,11 +125,12 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
         "data": label_of(recipe.data, bench.place),
         "place": place_of(recipe.data, bench.place),
     }
+    if not subject.trained:  # its weights and input are not the folder's
+        made |= {"backbone": recipe.backbone, "weights": bench.cache.backbone[:16], "image_size": recipe.image_size}
     known = subject.run.read_evaluation(file)
     if known is not None and not bench.again and all(known.get(key) == value for key, value in made.items()):
         return known
-    start, protocol = time.monotonic(), PROTOCOLS[name]
-    result = {"protocol": name, **made}
+    protocol, result = PROTOCOLS[name], {"protocol": name, **made}
     if protocol.labels:
         if bench.data.several and not protocol.several:
             fit = ", ".join(name for name, p in PROTOCOLS.items() if p.several)
@@ -144,6 +143,8 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
             "test_input": f"{height} x {width} px"
             + (f", short side {resize}, centre {recipe.image_size}" if resize else ", as is"),
         }
+    _ = bench.backbone
+    start = time.monotonic()  # now that everything is loaded
     found = protocol.measure(bench, asked)
     result |= found | {"seconds": time.monotonic() - start, "environment": environment(bench.device)}
     subject.run.path.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from ressl.evaluation.neighbours import nearest
 from ressl.evaluation.projection import tsne
 from ressl.evaluation.viewed import view_features
 from ressl.measuring import Bench
+from ressl.nn import MemoryQueue
 from ressl.recipes.recipe import Recipe
 from ressl.runs import Run, build_method
 
@@ -78,7 +79,7 @@ def neighbours_of(bench: Bench, kind: str, count: int = 8, columns: int = 10, se
     if kind == "as it is":
         features = held[chosen]
     else:
-        view = replace(r.views[0 if kind == "weak" else 1], size=r.image_size)
+        view = replace(r.views[0 if kind == "weak" else -1], size=r.image_size)
         views = Views([view], r.mean, r.std, seed)
         features = view_features(bench.backbone, views, queries, precision=bench.precision)[0]
         rows = torch.arange(len(chosen), device=queries.device)
@@ -139,16 +140,17 @@ def relations_of(run: Run, images: Tensor, seed: int = 0) -> Relations:
     method = build_method(recipe)
     method.load_state_dict(run.checkpoint().part("method."))
     teacher, queue = getattr(method, "teacher", None), getattr(method, "queue", None)
-    if not isinstance(teacher, nn.Module) or queue is None or not hasattr(method, "tau_t"):
+    sharpens = hasattr(method, "tau_s") and hasattr(method, "tau_t")
+    if not sharpens or not isinstance(teacher, nn.Module) or not isinstance(queue, MemoryQueue):
         raise ResslError(f"{recipe.method} has no teacher with relations to a queue, so there is nothing to show")
     taus = float(method.tau_s), float(method.tau_t)  # type: ignore[arg-type]
     view = recipe.views[0]
     views = Views([view], recipe.mean, recipe.std, seed)
     rows = torch.arange(len(images))
     z1 = F.normalize(teacher.eval()(views(images, 0, rows)[0]), dim=1)
-    before, after = (losses.log_relation(z1, queue.keys, tau).exp().sort(1, descending=True).values for tau in taus)
+    relation = lambda tau: losses.log_relation(z1, queue.keys, tau).exp().sort(1, descending=True).values
     shown = as_bytes(view(to_float(images), views.draws(0, rows)[0]))
-    return Relations(shown, before, after, taus)
+    return Relations(shown, relation(taus[0]), relation(taus[1]), taus)
 
 
 def views_of(
@@ -185,5 +187,5 @@ def views_of(
 
 def _role(place: int, views: Sequence[View]) -> str:
     if place == 0:
-        return "teacher"
+        return "teacher" if len(views) > 1 else "view"
     return "student" if len(views) == 2 else f"student {place}"

@@ -33,7 +33,6 @@ class EvaluationData:
     test: tuple[Tensor, Tensor]
     classes: list[str]
     note: str  # how the test set came about
-    labelled: bool = True  # else every label is 0: there are pictures to look at and nothing to measure
 
     @property
     def several(self) -> bool:
@@ -73,7 +72,7 @@ def evaluation_data(
 
 
 def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationData:
-    """Pictures without labels, one in five set aside: to look at, not to measure."""
+    """Pictures without labels, one in five set aside: to look at, not to measure. Every label is 0."""
     source = open_source(recipe.data, "train", root)
     zeros = torch.zeros(len(source), dtype=torch.int64)
     some: Source
@@ -84,7 +83,7 @@ def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationD
         some = FileSource(source.name, source.paths, zeros)
     images, labels = _labelled(some, recipe, limit)
     cut = len(images) - len(images) // HELD_OUT
-    return EvaluationData((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), [], "no labels", labelled=False)
+    return EvaluationData((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), [], "no labels")
 
 
 def _several(train: MultiLabelSource, recipe: Recipe, root: str | None) -> EvaluationData:

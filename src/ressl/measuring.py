@@ -39,11 +39,11 @@ class Bench:
 
     def __init__(
         self, subject: Subject, data: str, place: str | None, device: torch.device, precision: torch.dtype,
-        display: Display, again: bool = False, limit: int | None = None,
+        display: Display, again: bool = False,
     ) -> None:  # fmt: skip
         self.subject, self.device, self.precision, self.display, self.again = subject, device, precision, display, again
         self.recipe = replace(subject.recipe, data=data)
-        self.place, self.limit = place, limit
+        self.place = place
         self._taken: dict[str, tuple[Tensor, Tensor]] = {}
 
     @cached_property
@@ -52,7 +52,7 @@ class Bench:
 
     @cached_property
     def data(self) -> EvaluationData:
-        found = evaluation_data(self.recipe, self.place, self.limit)
+        found = evaluation_data(self.recipe, self.place)
         if found is None:
             raise ResslError(f"{self.recipe.data} has no labels, so there is nothing to measure against")
         return found.to(self.device)

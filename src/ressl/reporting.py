@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ressl.console import Silent
-from ressl.data.sources import open_source
 from ressl.data.views import describe
 from ressl.engine.checkpoint import write_atomically
 from ressl.engine.loop import Display
@@ -19,7 +18,7 @@ from ressl.errors import ResslError
 from ressl.evaluating import bench_of, evaluate
 from ressl.evaluation.intervals import interval
 from ressl.inspecting import KINDS, map_of, neighbours_of, thumbs
-from ressl.labelled import unlabelled_data
+from ressl.labelled import evaluation_data, unlabelled_data
 from ressl.measuring import Bench
 from ressl.methods import METHODS
 from ressl.recipes import Recipe, get_recipe, method_options
@@ -33,8 +32,6 @@ from ressl.subjects import subject_of_run
 
 LIMIT = 50_000  # pictures per part that neighbours are looked for in
 _WORDS = ("name", "summary", "paper", "views", "options", "linear")  # written out another way, or no setting
-
-
 _ORDER = ("linear", "linear-step", "linear-cosine", "knn", "knn-sweep", "svm", "finetune", "transfer", "geometry")
 
 
@@ -61,7 +58,7 @@ def report(
         shown.message(f"{i} of {len(opened)}: {name}")
         pages.append(_page(run, name, data, device, precision, pictures, shown, again))
     path = opened[0].path / "report.html" if out is None else Path(out)
-    made = time.strftime("%-d %B %Y", time.gmtime())
+    made = time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, render(pages, paper_name, settings(paper), made, over_seeds(pages)).encode())
     return path
@@ -97,8 +94,7 @@ def _page(
     plane, notes = None, []
     try:
         bench = bench_of(subject_of_run(run), data, device, precision, shown, again)
-        bench.limit = LIMIT
-        labelled = _with_pictures(bench)
+        labelled = _load(bench)
         for kind in KINDS:
             found = neighbours_of(bench, kind, 8)
             right = found.right if labelled else None
@@ -115,7 +111,7 @@ def _page(
     return RunPage(
         name=name,
         title=f"{method_name(recipe)} on {recipe.data}",
-        lead=_lead(run, recipe, facts),
+        lead=_lead(recipe, facts),
         tiles=_tiles(run, recipe, facts, metrics),
         evaluations=evaluations,
         paper=dict(recipe.paper),
@@ -129,16 +125,12 @@ def _page(
     )
 
 
-def _with_pictures(bench: Bench) -> bool:
-    """Whether there are labels; without, pictures are put in their place."""
-    source = open_source(bench.recipe.data, "train", bench.place)
-    try:
-        return bench.data.labelled
-    except ResslError:
-        if source.labels is not None and len(source.labels[source.labels >= 0].unique()) > 1:
-            raise
-    bench.__dict__["data"] = unlabelled_data(bench.recipe, bench.place, LIMIT).to(bench.device)
-    return False
+def _load(bench: Bench) -> bool:
+    """Put the pictures on the bench, with or without labels; says which. Of a large set it takes a part."""
+    found = evaluation_data(bench.recipe, bench.place, LIMIT)
+    some = found or unlabelled_data(bench.recipe, bench.place, LIMIT)
+    bench.__dict__["data"] = some.to(bench.device)  # in place of all of them, which the property would read
+    return found is not None
 
 
 def _small(found: Any) -> Any:
@@ -170,7 +162,7 @@ def method_name(recipe: Recipe) -> str:
     return METHODS[recipe.method].__name__ if recipe.method in METHODS else recipe.method
 
 
-def _lead(run: Run, recipe: Recipe, facts: dict[str, Any]) -> str:
+def _lead(recipe: Recipe, facts: dict[str, Any]) -> str:
     slim = "" if recipe.width == 64 else f", width {recipe.width}"
     what = f"{recipe.backbone} ({recipe.stem} stem{slim}), {recipe.image_size} px, "
     what += f"{recipe.epochs} epochs, batch {recipe.batch_size}"

@@ -79,17 +79,15 @@ def curves(runs: Sequence[RunPage]) -> Html | None:
     for metric, title, unit in _CURVES:
         series = [Series(run.name, [(r["epoch"], r[metric]) for r in run.metrics if metric in r]) for run in runs]
         sizes = {run.queue_size for run in runs if run.queue_size}
-        ceiling = (
-            ("log K: knows nothing", math.log(sizes.pop())) if metric == "teacher_entropy" and len(sizes) == 1 else None
-        )
+        ceiling = None
+        if metric == "teacher_entropy" and len(sizes) == 1:
+            ceiling = ("log K: knows nothing", math.log(sizes.pop()))
         if any(s.points for s in series):
             charts.append(line_chart(title, unit, series, ceiling))
     if not charts:
         return None
-    who = (
-        None if len(runs) == 1 else tag("p", [(key(i), run.name, "   ") for i, run in enumerate(runs)], class_="small")
-    )
-    return tag("div", who, tag("div", charts, class_="charts"))
+    who = [tag("span", key(i), run.name, class_="who") for i, run in enumerate(runs)]
+    return tag("div", tag("p", who, class_="small") if len(runs) > 1 else None, tag("div", charts, class_="charts"))
 
 
 def _grid(grid: Grid) -> Html:
@@ -127,11 +125,10 @@ def neighbours(runs: Sequence[RunPage]) -> Html | None:
 
 
 def colour(c: int, classes: int) -> str:
-    return (
-        COLOURS[c]
-        if classes <= len(COLOURS)
-        else f"hsl({360 * c // classes} {55 + 20 * (c % 2)}% {42 + 12 * (c % 3)}%)"
-    )
+    """A class's colour: chosen by hand for ten, from the wheel for more."""
+    if classes <= len(COLOURS):
+        return COLOURS[c]
+    return f"hsl({360 * c // classes} {55 + 20 * (c % 2)}% {42 + 12 * (c % 3)}%)"
 
 
 def maps(runs: Sequence[RunPage]) -> Html | None:
