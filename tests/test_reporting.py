@@ -177,7 +177,20 @@ def test_the_views_shown_are_the_ones_of_the_first_step(runs: list[Run]) -> None
 def test_every_figure_is_drawn(runs: list[Run], tmp_path: Path, kind: str) -> None:
     which = runs if kind in ("neighbours", "map") else runs[:1]
     assert (
-        main(["figure", kind, *(str(run.path) for run in which), "-o", str(tmp_path / "f.png"), "--device", "cpu"]) == 0
+        main(
+            [
+                "figure",
+                kind,
+                *(str(run.path) for run in which),
+                "-o",
+                str(tmp_path / "f.png"),
+                "--device",
+                "cpu",
+                "--rows",
+                "2",
+            ]
+        )
+        == 0
     )
     with Image.open(tmp_path / "f.png") as picture:
         assert min(picture.size) > 200
