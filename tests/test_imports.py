@@ -30,6 +30,7 @@ ALLOWED = {
     "commands": {
         *("console", "data", "demo", "engine", "evaluation", "evaluating", "pretraining", "training", "recipes"),
         *("methods", "runs", "report", "reproduce", "bench"),
+        *("measuring", "subjects", "labelled", "inspecting", "reporting", "surveying"),
     },
     "reproduce": {"recipes", "runs", "engine", "evaluating", "evaluation", "pretraining", "report"},
 }

@@ -6,7 +6,8 @@ metrics.jsonl     the curves, a JSON object a line
 tensorboard/      the same for TensorBoard
 checkpoints/      the newest checkpoints (safetensors)
 broken.txt        picture files that could not be read, if any
-evaluation/       results of evaluations, one JSON file each
+evaluation/       results of evaluations, one JSON file each; features/ and page/ in it may be deleted
+report.html       the page, where one was made
 """
 
 from __future__ import annotations

@@ -85,6 +85,18 @@ HELP = {
     "scale": "area range of that crop",
     "resize": "short side before the centre crop of test pictures; none: as they are",
     "standardize": "features to mean 0 and deviation 1 first",
+    "k": "neighbours that vote",
+    "temperature": "of the neighbours' weights",
+    "ks": "the numbers of neighbours to try",
+    "shots": "labelled pictures per class",
+    "full": "also with every label",
+    "draws": "random choices of the labelled pictures",
+    "cost": "C, the weight of the loss against the margin",
+    "positive_weight": "a positive's cost in negatives'",
+    "fractions": "shares of the labels, e.g. 0.01,0.1",
+    "head_lr": "learning rate of the new classifier per 256 samples",
+    "pictures": "test pictures at most",
+    "to": "data sets: NAME, NAME=PATH or FOLDER, separated by spaces",
 }
 
 

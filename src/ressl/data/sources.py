@@ -24,6 +24,7 @@ from ressl.data.named import (
     tiny_splits,
 )
 from ressl.data.shapes import open_shapes
+from ressl.data.voc import open_voc, voc_splits
 from ressl.errors import ResslError, unknown
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "default_root",
     "guess_data",
     "open_source",
+    "parse_data",
     "pretrain_split",
     "splits",
 ]
@@ -62,6 +64,7 @@ DATA_SETS: dict[str, DataSet] = {
     "shapes": DataSet(lambda root, split, download: open_shapes(split), lambda root: set(_BOTH)),
     "stl10": DataSet(open_stl10, stl10_splits, pretrain="train+unlabelled"),
     "tiny-imagenet": DataSet(open_tiny, tiny_splits),
+    "voc07": DataSet(open_voc, voc_splits),
 }
 
 
@@ -93,6 +96,23 @@ def guess_data(path: str | Path) -> str:
         return "array"
     require_folder(path)
     return "folder"
+
+
+def parse_data(text: str, kind: str | None = None) -> tuple[str, str | None]:
+    """(data set, where it lies) of ``NAME``, ``NAME=PATH`` or ``PATH``.
+
+    A bare path is of ``kind``, or a folder or an array by what is there. A name comes first: write ./cifar10 for a
+    folder that is called so.
+
+    >>> parse_data("cifar100"), parse_data("cifar100=/data/c"), parse_data("/data/c", "cifar10")
+    (('cifar100', None), ('cifar100', '/data/c'), ('cifar10', '/data/c'))
+    """
+    if text in DATA_SETS and not DATA_SETS[text].needs_root:
+        return text, None
+    name, equals, path = text.partition("=")
+    if equals and name in DATA_SETS:
+        return name, path
+    return kind or guess_data(text), text
 
 
 def splits(data: str, root: str | Path | None = None) -> set[str]:
