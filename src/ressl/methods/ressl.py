@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ressl import losses
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, l2_normalize
+from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, all_rows, l2_normalize
 
 
 class ReSSL(Method):
@@ -67,14 +67,13 @@ class ReSSL(Method):
     @torch.no_grad()
     def target(self, weak: Tensor) -> Tensor:
         """The teacher's embeddings z1 of its own view, made from a shuffled batch."""
-        shuffle, restore = self.shuffle(weak.shape[0])
-        return l2_normalize(self.teacher(weak[shuffle])[restore])  # B x D
+        return l2_normalize(self.shuffle.apart(self.teacher, weak))  # B x D
 
     @torch.no_grad()
     def after_step(self, carry: Carry) -> None:
         assert isinstance(carry, Tensor)
         self.teacher.update(nn.ModuleList([self.backbone, self.head]))
-        self.queue.enqueue(carry)
+        self.queue.enqueue(all_rows(carry))
 
 
 def spread(z: Tensor) -> Tensor:
