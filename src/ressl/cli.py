@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _main(list(sys.argv[1:] if arguments is None else arguments))
     except ResslError as error:
         print(f"ressl: {_who()}{error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
         print(f"ressl: {_who()}stopped", file=sys.stderr)
         return 130

@@ -78,6 +78,8 @@ def _pretrain(
     run = None
     if team.leads:
         out, resume = restarted(out, resume)
+        if restarts():
+            display.message(f"restart {restarts()} of this job")
         run, chosen, settings = _what(recipe, out, resume, settings, place, display, changes)
         for warning in chosen.check():
             display.message(f"warning: {warning}")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
+import multiprocessing
 import os
 import sys
+import tempfile
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
 from ressl.commands.shared import positive
 from ressl.errors import ResslError
 from ressl.recipes.typed import convert
 
+PRELOADED = (
+    *("ressl.commands.pretrain", "ressl.commands.evaluate", "ressl.cli"),
+    *("torch._dynamo", "torch.nn.parallel", "torch.utils.tensorboard"),
+)
+MISTAKE = "RESSL_MISTAKE_FILE"  # written by a process that failed by a mistake of the user's: no use in trying again
 SHARED = ("pretrain", "evaluate")  # the commands that know of several processes
 
 
@@ -50,13 +60,24 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
     # torchrun keeps one store for all attempts, in which a restarted process would find the addresses of dead ones.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    return _torchrun(
-        [
-            *("--nproc-per-node", str(processes), "--nnodes", str(nodes), "--max-restarts", str(restarts)),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", options.at or "localhost:0", "--rdzv-id", options.job),
-            *("-m", "ressl", *options.inner),
-        ]
+    from torch.distributed.launcher.api import LaunchConfig
+
+    config = LaunchConfig(
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=processes,
+        run_id=options.job,
+        rdzv_backend="c10d",
+        rdzv_endpoint=options.at or "localhost:0",
+        max_restarts=restarts,
+        start_method="forkserver",
     )
+    # The processes are forked from one that has imported everything already: eight of them start in the time of one,
+    # and a restart, which would otherwise be mostly imports, takes a second.
+    multiprocessing.set_forkserver_preload(list(PRELOADED))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[MISTAKE] = str(Path(folder) / "mistake")
+        return _elastic(config, options.inner)
 
 
 def _default_processes() -> int:
@@ -65,14 +86,16 @@ def _default_processes() -> int:
     return torch.cuda.device_count() or 2
 
 
-def _torchrun(arguments: list[str]) -> int:
-    """torchrun in this process, its end as an exit code and not as a traceback."""
-    from torch.distributed import run as torchrun
+def _elastic(config: Any, arguments: list[str]) -> int:
+    """torchrun's agent in this process, its end as an exit code and not as a traceback."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
 
+    for name in ("torch.distributed.elastic", "torch.multiprocessing"):  # what they log, our processes say better
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        torchrun.run(torchrun.parse_args(arguments))
+        elastic_launch(config, work)(arguments)
     except SignalException as error:
         return 128 + int(error.sigval)
     except ChildFailedError as error:
@@ -81,3 +104,15 @@ def _torchrun(arguments: list[str]) -> int:
         print(f"ressl: rank {rank} {what}; the job has ended", file=sys.stderr)
         return 128 - failure.exitcode if failure.exitcode < 0 else int(failure.exitcode)
     return 0
+
+
+def work(arguments: list[str]) -> None:
+    """One of the processes."""
+    mistake = Path(os.environ[MISTAKE])
+    if mistake.exists():
+        sys.exit(ResslError.exit_code)
+    command = importlib.import_module("ressl.cli")  # nobody imports the command line but who starts it
+    code: int = command.main(arguments)
+    if code == ResslError.exit_code:
+        mistake.touch()
+    sys.exit(code)

@@ -14,9 +14,10 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ TIMEOUT = timedelta(minutes=10)  # of a collective; a dead process is noticed mu
 
 class LostContact(ResslError):
     """Another process of the job failed; what it said is the reason."""
+
+    exit_code = 1  # nobody's mistake here: a launcher may try again
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,8 @@ def joined(device: str = "auto") -> Iterator[Team]:
         yield current()
         return
     watch = None
+    with suppress(OSError):  # so that `top` and `pgrep` show which process is which
+        Path("/proc/self/comm").write_text(f"ressl rank {place.rank if place else dist.get_rank()}")
     local_rank = place.local_rank if place else 0
     if not dist.is_initialized():
         assert place is not None
