@@ -17,8 +17,9 @@ from ressl.data.sources import guess_data, open_source, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.data.views import describe
 from ressl.engine.accelerate import ENGINES
+from ressl.engine.launchers import launch, local_world, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
-from ressl.engine.processes import Team, device_for, groups_here, joined, launch, local_world, restarts
+from ressl.engine.processes import Team, device_for, groups_here, joined
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
 from ressl.recipes import Recipe, choose_recipe, get_recipe

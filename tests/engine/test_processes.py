@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from ressl.engine import watch
-from ressl.engine.processes import ALONE, Place, Team, device_for, groups_here, joined, launch, lost_contact, place_in
+from ressl.engine.launchers import Place, launch, place_in
+from ressl.engine.processes import ALONE, Team, device_for, groups_here, joined, lost_contact
 from ressl.errors import ResslError
 from ressl.pretraining import restarted
 from ressl.recipes import get_recipe
