@@ -10,6 +10,7 @@ from typing import Any
 from ressl.console import Silent
 from ressl.data.sources import parse_data
 from ressl.engine.loop import Display, device_of
+from ressl.engine.processes import current, device_for
 from ressl.environment import environment
 from ressl.errors import ResslError, unknown
 from ressl.labelled import EvaluationData, evaluation_data, features_of, kept_as_is, knn_of, precision_of
@@ -105,7 +106,7 @@ def bench_of(
 ) -> Bench:
     """The subject with its own data, or with other data."""
     kind, place = (subject.recipe.data, subject.place) if data is None else parse_data(data, subject.recipe.data)
-    where = device_of(device)
+    where = device_for(device_of(device), current())
     return Bench(subject, kind, place, where, precision_of(precision, where), display or Silent(), again)
 
 
@@ -127,7 +128,8 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     }
     if not subject.trained:  # its weights and input are not the folder's
         made |= {"backbone": recipe.backbone, "weights": bench.cache.backbone[:16], "image_size": recipe.image_size}
-    known = subject.run.read_evaluation(file)
+    team = current()
+    known = team.tell(subject.run.read_evaluation(file) if team.leads else None)
     if known is not None and not bench.again and all(known.get(key) == value for key, value in made.items()):
         return known
     protocol, result = PROTOCOLS[name], {"protocol": name, **made}
@@ -147,6 +149,7 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     start = time.monotonic()  # now that everything is loaded
     found = protocol.measure(bench, asked)
     result |= found | {"seconds": time.monotonic() - start, "environment": environment(bench.device)}
-    subject.run.path.mkdir(parents=True, exist_ok=True)
-    subject.run.write_evaluation(file, result)
+    if team.leads:
+        subject.run.path.mkdir(parents=True, exist_ok=True)
+        subject.run.write_evaluation(file, result)
     return result

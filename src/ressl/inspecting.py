@@ -49,7 +49,7 @@ class Map:
 
 
 def page_cache(bench: Bench) -> FeatureCache:
-    return FeatureCache(bench.subject.run.path / "evaluation" / "page", bench.backbone)
+    return FeatureCache(bench.subject.run.path / "evaluation" / "page", bench.own)
 
 
 def class_numbers(labels: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def _labelled(source: Source, recipe: Recipe, limit: int | None) -> tuple[Tensor
         some = ArraySource(source.name, images, labels, source.classes)
     else:
         assert isinstance(source, FileSource)  # chosen before they are read: of a million files a few are wanted
-        some = FileSource(source.name, [source.paths[int(i)] for i in keep], source.labels[keep], source.classes)
+        some = source.take(keep)
     size = room_for(recipe.image_size)
     try:
         images, found, _ = read_all(some, None if as_they_are else size)

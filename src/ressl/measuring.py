@@ -16,6 +16,7 @@ from ressl.data.sources import parse_data
 from ressl.data.views import Views
 from ressl.engine.accelerate import lay_out
 from ressl.engine.loop import Display
+from ressl.engine.processes import current, shared
 from ressl.errors import ResslError
 from ressl.evaluation.cache import FeatureCache
 from ressl.evaluation.classes import confusion, mistaken, per_class
@@ -47,8 +48,13 @@ class Bench:
         self._taken: dict[str, tuple[Tensor, Tensor]] = {}
 
     @cached_property
-    def backbone(self) -> nn.Module:
+    def own(self) -> nn.Module:
         return lay_out(self.subject.backbone(), self.device).eval()
+
+    @cached_property
+    def backbone(self) -> nn.Module:
+        """The same; several processes share its work, which is nearly all there is, and each has all results."""
+        return shared(self.own, current())
 
     @cached_property
     def data(self) -> EvaluationData:
@@ -59,7 +65,7 @@ class Bench:
 
     @cached_property
     def cache(self) -> FeatureCache:
-        return FeatureCache(self.subject.run.path / "evaluation" / "features", self.backbone)
+        return FeatureCache(self.subject.run.path / "evaluation" / "features", self.own)
 
     def features(self, recipe: Recipe | None = None) -> tuple[Tensor, Tensor]:
         """Train and test features on the device, from the cache if they are there."""
@@ -76,7 +82,8 @@ class Bench:
             return {"train": fit, "test": held}
 
         if (name := str(asked)) not in self._taken:
-            found = self.cache.get(asked, make, self.again)
+            # Several processes must all make them or none, so for them there is no file to find or not to find.
+            found = self.cache.get(asked, make, self.again) if current().world == 1 else make()
             self._taken[name] = found["train"].to(self.device), found["test"].to(self.device)
         return self._taken[name]
 
@@ -87,7 +94,7 @@ class Bench:
     def other(self, data: str, place: str | None) -> Bench:
         """The same backbone on other data."""
         made = Bench(self.subject, data, place, self.device, self.precision, self.display, self.again)
-        made.__dict__ |= {"backbone": self.backbone, "cache": self.cache}
+        made.__dict__ |= {"own": self.own, "backbone": self.backbone, "cache": self.cache}
         return made
 
 
@@ -174,8 +181,8 @@ def _svm(bench: Bench, asked: SvmProtocol) -> dict[str, Any]:
 def _finetune(bench: Bench, asked: FinetuneProtocol) -> dict[str, Any]:
     r, data = bench.recipe, bench.data
     tell = lambda done, total: bench.display.progress(done, total, {})
-    return finetune_evaluation(
-        bench.backbone, data.train, data.test, protocol=asked, mean=r.mean, std=r.std, image_size=r.image_size,
+    return finetune_evaluation(  # it changes the backbone, so every process has its own and all do the same
+        bench.own, data.train, data.test, protocol=asked, mean=r.mean, std=r.std, image_size=r.image_size,
         resize=r.linear.resize, seed=r.seed, device=bench.device, precision=bench.precision, progress=tell,
     )  # fmt: skip
 

@@ -7,11 +7,13 @@ house with them.
 COMMANDS: dict[str, str] = {
     "demo": "train and evaluate on generated pictures",
     "pretrain": "pre-train a backbone",
+    "launch": "run a command as several processes that share the work",
     "evaluate": "measure a frozen backbone by any protocol",
     "report": "one self-contained HTML page of one run or several",
     "figure": "draw a figure of one run or several",
     "views": "draw the views that a recipe or run trains on",
     "bench": "measure speed and memory",
+    "cost": "the paper's cost table on this machine",
     "recipes": "list the recipes with the paper's numbers",
     "methods": "list the methods with their cost and the paper's numbers",
     "reproduce": "make a table of the paper",

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ressl import console
 from ressl.commands.shared import describe, flag, positive, show
+from ressl.engine.processes import Team, joined
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import ALL, CHOICES, evaluate_each
 from ressl.evaluation.finetune import FinetuneProtocol
@@ -72,6 +73,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
+    with joined(options.device) as team:
+        return _run(options, changes, team)
+
+
+def _run(options: Namespace, changes: dict[str, Any], team: Team) -> int:
     protocols = _protocols(options.protocol, changes)
     mine = {name: {key: value for key, value in changes.items() if key in FIELDS[name]} for name in protocols}
     for key in changes:
@@ -80,7 +86,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     size = None if options.image_size is None else positive("image_size", options.image_size)
     subject = subject_of(options.run, options.data, options.weights, size, options.out)
     results = []
-    with console.display() as shown:
+    with console.display(quiet=not team.leads) as shown:
         found = evaluate_each(
             subject, protocols, data=options.data, device=options.device, precision=options.precision,
             again=options.again, display=shown, changes=mine,
@@ -88,7 +94,8 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         for i, name in enumerate(protocols, 1):
             shown.message(f"{i} of {len(protocols)}: {name}, {PROTOCOLS[name].summary}")
             results.append(next(found))
-    _show(options.run, results, subject)
+    if team.leads:
+        _show(options.run, results, subject)
     return 0
 
 

@@ -19,6 +19,7 @@ from ressl.engine.fusion import LowPrecisionWeights, fuse
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
 from ressl.errors import ResslError, unknown
+from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
@@ -57,6 +58,9 @@ def accelerate(
     if wanted == "graph" and not on_gpu:
         wanted = "eager"
         say("engine eager, because CUDA graphs need a CUDA device")
+    elif wanted == "graph" and world() > 1:
+        wanted = "compile"
+        say("engine compile, because a step that several processes share is not captured as one CUDA graph")
     if wanted != "eager":
         keep_compiled()
     if on_gpu:
@@ -65,7 +69,7 @@ def accelerate(
         step.memory_format = torch.channels_last
     if wanted == "compile":
         step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
-        step.call = torch.compile(step.method)
+        step.call = torch.compile(step.call)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
     if wanted == "graph":
         _for_graph(step, ideas)
