@@ -30,6 +30,7 @@ ALLOWED = {
     "commands": {
         *("console", "data", "demo", "engine", "evaluation", "evaluating", "pretraining", "training", "recipes"),
         *("methods", "runs", "report", "reproduce", "bench"),
+        *("export", "embedding", "searching"),
     },
     "reproduce": {"recipes", "runs", "engine", "evaluating", "evaluation", "pretraining", "report"},
 }
