@@ -19,11 +19,10 @@ from torch import Tensor
 import ressl
 from ressl import cards
 from ressl.cli import main
-from ressl.engine.checkpoint import Checkpoint
 from ressl.errors import ResslError
 from ressl.export import FORMATS, OPSET, export
 from ressl.recipes import Recipe
-from ressl.runs import Run, build_method
+from ressl.runs import Run
 
 PLAIN = {"backbone": "resnet18", "width": 64, "hidden_dim": 8, "output_dim": 8}
 RUNS: dict[str, dict[str, Any]] = {
@@ -56,24 +55,6 @@ for name, code in jobs.items():
     out[name] = space["features"]
 np.savez("features.npz", **out)
 """
-
-
-def trained(path: Path, recipe: Recipe) -> Run:
-    """A run with weights and norm statistics that no initialisation gives, without the training."""
-    run = Run.create(path, recipe, {"data": "/secret/place"})
-    method = build_method(recipe)
-    draw = torch.Generator().manual_seed(1)
-    state = {f"method.{name}": t.clone() for name, t in method.state_dict().items()}
-    for name, t in state.items():
-        if name.endswith(("running_var", "running_mean")):
-            t.copy_(torch.rand(t.shape, generator=draw) * 0.2 + (0.9 if name.endswith("var") else -0.1))
-    run.checkpoints.save(7, Checkpoint(state, {"step": 7}))
-    return run
-
-
-@pytest.fixture
-def make_run(tmp_path: Path, tiny: Callable[..., Recipe]) -> Callable[..., Run]:
-    return lambda name="run", **changes: trained(tmp_path / name, tiny(**changes))
 
 
 def features(run: Run, pixels: Tensor) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from pathlib import Path
@@ -123,6 +124,7 @@ class OnnxBackbone(nn.Module):
             self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
         except Exception as error:
             raise ResslError(f"onnxruntime refuses it ({printable(str(error).split(chr(10))[0])[:120]})") from None
+        self.digest = hashlib.sha256(path.read_bytes()).hexdigest()
         self.card = dict(self.session.get_modelmeta().custom_metadata_map).get("ressl")
 
     def forward(self, x: Tensor) -> Tensor:
