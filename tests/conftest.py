@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from ressl.data.voc import VOC_CLASSES
 from ressl.engine.checkpoint import Checkpoint
 from ressl.engine.loop import Rhythm
 from ressl.evaluation.linear import LinearProtocol
@@ -153,5 +154,35 @@ def make_run(tmp_path: Path, tiny: Callable[..., Recipe]) -> Callable[..., Run]:
                 t.copy_(torch.rand(t.shape, generator=draw) * 0.2 + (0.9 if key.endswith("var") else -0.1))
         run.checkpoints.save(7, Checkpoint(state, {"step": 7}))
         return run
+
+    return make
+
+
+@pytest.fixture
+def make_voc() -> Callable[[Path], Path]:
+    """VOC2007 as its archives unpack, with few and small pictures."""
+
+    def make(root: Path) -> Path:
+        """Picture i shows class i % 20, the next class too if i is even, and something difficult of class i % 5."""
+        base = root / "VOCdevkit" / "VOC2007"
+        (base / "JPEGImages").mkdir(parents=True)
+        (base / "ImageSets" / "Main").mkdir(parents=True)
+        draw, number = np.random.default_rng(0), 0
+        for part, count in {"trainval": 60, "test": 40}.items():
+            names = []
+            for _ in range(count):
+                number += 1
+                names.append(f"{number:06d}")
+                picture = draw.integers(0, 256, (20 + number % 7, 24, 3), dtype=np.uint8)
+                Image.fromarray(picture).save(base / "JPEGImages" / f"{number:06d}.jpg")
+            main = base / "ImageSets" / "Main"
+            (main / f"{part}.txt").write_text("".join(f"{name}\n" for name in names))
+            for c, label in enumerate(VOC_CLASSES):
+                value = lambda i, c=c: (
+                    1 if c == i % 20 or (i % 2 == 0 and c == (i + 1) % 20) else 0 if c == i % 5 else -1
+                )
+                lines = [f"{name} {value(int(name)):2d}\n" for name in names]  # "000005 -1" and "000007  1"
+                (main / f"{label}_{part}.txt").write_text("".join(lines))
+        return root
 
     return make

@@ -5,11 +5,16 @@ import time
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from ressl.bench import cost as costs
 from ressl.bench import suite
+from ressl.bench.loader import loader_speed
+from ressl.bench.parts import flops_per_image, loss_cost
 from ressl.bench.steps import pictures, pil_loader, step_speed
 from ressl.bench.timing import seconds_per_call
 from ressl.errors import ResslError
+from ressl.nn import build_backbone
 from ressl.recipes import get_recipe
 
 CPU = torch.device("cpu")
@@ -63,3 +68,61 @@ def test_pictures_are_smooth_and_repeatable():
 def test_an_unknown_part_offers_the_nearest():
     with pytest.raises(ResslError, match="did you mean 'engines'"):
         suite.bench(parts=("engine",), device=CPU, workers=0)
+
+
+def test_the_arithmetic_of_a_step_is_four_forwards():
+    """Teacher, student, and a backward that costs twice the student's forward (less the first layer's input)."""
+    recipe = get_recipe("cifar10")
+    forward = FlopCounterMode(display=False)
+    backbone = build_backbone("resnet18", "small").eval()
+    with forward, torch.no_grad():
+        backbone(torch.zeros(2, 3, 32, 32))
+    assert flops_per_image(recipe) == pytest.approx(4 * forward.get_total_flops() / 2, rel=0.05)
+
+
+def test_the_loss_is_measured_at_the_recipes_size():
+    row = loss_cost(tiny(), CPU, step_ms=50.0, seconds=0.02)
+    assert (row["batch"], row["queue_size"]) == (16, 64)
+    assert row["share_of_step"] == pytest.approx(row["milliseconds"] / 50.0, abs=1e-3)
+
+
+def test_what_was_measured_is_kept_after_every_part(monkeypatch):
+    kept = []
+    monkeypatch.setattr(suite, "ceilings", lambda *a: {"matrix_tflops": 2.0})
+    monkeypatch.setattr(suite, "views_speed", lambda *a: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        suite.bench(parts=("ceilings", "views"), device=CPU, workers=0, keep=lambda found: kept.append(dict(found)))
+    assert [found["ceilings"] for found in kept] == [{"matrix_tflops": 2.0}]
+
+
+def test_the_loader_is_measured_with_and_without_a_step():
+    rows = loader_speed(tiny(), CPU, 0, 0.05)
+    assert [row["loader"].split(":")[0].split(",")[0] for row in rows] == [
+        *("whole files decoded", "loader", "step fed by the loader", "step on resident pictures")
+    ]
+    assert all(row["images_per_second"] > 0 for row in rows)
+    assert rows[-1]["share_of_step"] == 1.0
+
+
+def test_the_cost_table_measures_every_method_there_is(monkeypatch):
+    monkeypatch.setattr(costs, "METHODS", {"ressl": None})
+    left_out = []
+    found = costs.cost(CPU, 0.02, say=left_out.append)
+    assert [row["name"] for row in found["rows"]] == ["ReSSL", "ReSSL (4 crops)", "ReSSL (5 crops)"]
+    assert sum("left out" in text for text in left_out) == 3
+    for row in found["rows"]:
+        assert row["hours_per_epoch"] == pytest.approx(1281167 / row["images_per_second"] / 3600)
+    speeds = [row["images_per_second"] for row in found["rows"]]
+    assert speeds[0] > speeds[1] > speeds[2]  # more crops, more work
+    assert len(get_recipe("imagenet-r50-4crops").views) == 5
+
+
+def test_cost_ratios_are_times_ours_and_the_papers():
+    paper = {"MoCo v2": 2.25, "ReSSL": 2.33, "SimCLR": 3.55, "ReSSL (4 crops)": 3.62}
+    rows = [{"name": n, "hours_per_epoch": 2 * h, "paper": {"hours_per_epoch": h}} for n, h in paper.items()]
+    rows[1]["hours_per_epoch"] = 4.5
+    assert costs.ratios(rows) == [
+        {"ratio": "ReSSL / MoCo v2", "ours": 1.0, "paper": 1.036},
+        {"ratio": "ReSSL (4 crops) / SimCLR", "ours": 1.02, "paper": 1.02},
+    ]
+    assert costs.ratios(rows[1:]) == costs.ratios(rows)[1:]

@@ -19,6 +19,7 @@ import torch
 
 from ressl import __version__
 from ressl.cli import main
+from ressl.commands import COMMANDS
 from ressl.engine.loop import Rhythm
 from ressl.engine.signals import Interrupted
 from ressl.pretraining import pretrain
@@ -156,7 +157,7 @@ def test_an_existing_run_folder_is_said(ressl: Run_, tiny: Callable[..., Recipe]
 # --- things that work ---
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["pretrain"], ["evaluate"], ["recipes"], ["record"]])
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_names_every_option(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*command, "--help"])

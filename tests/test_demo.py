@@ -47,3 +47,11 @@ def test_it_leaves_pictures(result):
         with Image.open(path) as picture:
             assert min(picture.size) > 200
             assert len(picture.convert("RGB").getcolors(1 << 24)) > 50  # something is drawn
+
+
+def test_it_leaves_a_page_with_its_numbers(result):
+    text = result.report.read_text()
+    assert result.report == result.run.path / "report.html"
+    for scores in result.scores.values():
+        assert f"{scores['knn']:.1f}" in text
+    assert text.count('class="map"') == 1

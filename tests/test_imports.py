@@ -26,10 +26,11 @@ ALLOWED = {
     "evaluation": {"data", "nn", "losses", "engine"},
     "recipes": {"data", "nn", "methods", "evaluation"},
     "report": set(),
-    "bench": {"data", "engine", "recipes", "runs", "training", "environment"},
+    "bench": {"data", "engine", "losses", "recipes", "methods", "runs", "training", "environment"},
     "commands": {
         *("console", "data", "demo", "engine", "evaluation", "evaluating", "pretraining", "training", "recipes"),
         *("methods", "runs", "report", "reproduce", "bench"),
+        *("measuring", "subjects", "labelled", "inspecting", "reporting", "surveying"),
         *("export", "embedding", "searching"),
     },
     "reproduce": {"recipes", "runs", "engine", "evaluating", "evaluation", "pretraining", "report"},

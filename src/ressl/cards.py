@@ -160,7 +160,11 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+.!|<>~$&-])")
 
 
 def escaped(value: object) -> str:
-    """Text that Markdown shows as it is, on one line: names come from folders and files of anybody."""
+    r"""Text that Markdown shows as it is, on one line: names come from folders and files of anybody.
+
+    >>> print(escaped("my_cats <b>"))
+    my\_cats \<b\>
+    """
     flat = "".join(c if c.isprintable() else " " for c in str(value))
     return _MARKDOWN.sub(r"\\\1", flat)
 

@@ -29,11 +29,14 @@ class Lines:
 
     def __init__(self, seconds: float = 10.0) -> None:
         self.seconds, self._start, self._first, self._last = seconds, time.monotonic(), -1, -1e9
+        self._what, self._begun, self._from, self._done = "", 0.0, 0, 0
+        self._before = 0
 
     def progress(self, done: int, total: int, values: dict[str, float]) -> None:
         now = time.monotonic()
-        if self._first < 0:
+        if self._first < 0 or done < self._before:  # the first, or another piece of work
             self._start, self._first = now, done
+        self._before = done
         if now - self._last < self.seconds and done < total:
             return
         self._last = now
@@ -43,9 +46,14 @@ class Lines:
 
     def busy(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
+        if what != self._what or done < self._done:  # another piece of work
+            self._what, self._begun, self._from = what, now, done
+        self._done = done
         if now - self._last >= self.seconds:
             self._last = now
-            print(f"{what} {done:,}/{total:,}", flush=True)
+            pace = (now - self._begun) / (done - self._from) if done > self._from else None
+            left = "" if pace is None else f"  {_clock(pace * (total - done))} left"
+            print(f"{what} {done:,}/{total:,}{left}", flush=True)
 
     def message(self, text: str) -> None:
         print(text, flush=True)

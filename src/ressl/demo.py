@@ -21,6 +21,7 @@ from ressl.pretraining import pretrain
 from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.report import figures
+from ressl.reporting import report
 from ressl.runs import Run, build_method
 
 NAMES = {"pixels": "raw pixels", "untrained": "untrained backbone", "ressl": "ReSSL backbone"}
@@ -31,6 +32,7 @@ class DemoResult:
     run: Run
     scores: dict[str, dict[str, float]]  # pixels | untrained | ressl -> knn, linear (top-1 in percent)
     figures: list[Path]
+    report: Path  # the page with all of it
     seconds: float
 
 
@@ -50,7 +52,8 @@ def demo(
     scores = {name: _score(pair, data, recipe) for name, pair in features.items()}
     run.write_evaluation("demo", {"scores": scores, "protocol": "knn and linear on cached features"})
     drawn = [draw_curves(run), draw_neighbours(run, data, features["ressl"])]
-    return DemoResult(run, scores, drawn, time.monotonic() - start)
+    page = report([run], device=device, display=display)
+    return DemoResult(run, scores, drawn, page, time.monotonic() - start)
 
 
 def _pixels(images: Tensor) -> Tensor:

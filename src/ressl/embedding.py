@@ -1,8 +1,12 @@
 """Features of any number of pictures, with bounded memory, resumable.
 
->>> import ressl
->>> found = ressl.embed("runs/photos", "photos/", "features.npy")   # doctest: +SKIP
->>> found.features.shape, found.paths[0]                            # doctest: +SKIP
+>>> import numpy as np, ressl
+>>> from ressl.nn import build_backbone
+>>> from ressl.transform import Transform
+>>> model = build_backbone("resnet10", "small", width=4).eval()  # or the path of a run
+>>> transform = Transform(size=16, resize=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+>>> ressl.embed((model, transform), np.zeros((3, 16, 16, 3), np.uint8), device="cpu").features.shape
+(3, 32)
 """
 
 from __future__ import annotations

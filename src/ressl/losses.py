@@ -1,4 +1,4 @@
-"""The equations of the paper, as pure functions on tensors.
+"""The equations of the paper, and what several of the methods it compares with share, as pure functions on tensors.
 
 Symbols are the paper's: ``z1`` is the teacher's embedding, ``z2`` the student's, ``Q`` the memory queue, ``p1`` and
 ``p2`` the relations, ``tau_t`` and ``tau_s`` their temperatures. All embeddings are unit vectors, so a dot product is
@@ -12,16 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def similarity(z: Tensor, others: Tensor) -> Tensor:
+    """Dot products of B x D with K x D (B x K), or with each row's own B x S x D (B x S).
+
+    Made in the embeddings' own precision (float32), whatever autocast says: a cosine rounded to bf16 is off by up to
+    1/256, which a temperature of 0.04 turns into a tenth of a nat.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        return z @ others.T if others.ndim == 2 else (others @ z[:, :, None])[:, :, 0]
+
+
 def log_relation(z: Tensor, queue: Tensor, temperature: float) -> Tensor:
     """Logarithm of the relation of each embedding to the queue (equations 3 and 4).
 
     ``z`` is B x D and ``queue`` K x D, both of unit rows; the result is B x K, each row a log-distribution.
-
-    The product is made in the embeddings' own precision (float32), whatever autocast says: a cosine rounded to bf16
-    is off by up to 1/256, which a temperature of 0.04 turns into a tenth of a nat.
     """
-    with torch.autocast(z.device.type, enabled=False):
-        return F.log_softmax(z @ queue.T / temperature, dim=-1)  # B x K
+    return F.log_softmax(similarity(z, queue) / temperature, dim=-1)  # B x K
 
 
 def cross_entropy(log_p1: Tensor, log_p2: Tensor) -> Tensor:
@@ -59,3 +65,15 @@ def relational(
         log_p1 = log_relation(teacher, queue, teacher_temperature)
     log_p2 = log_relation(student, queue.detach(), student_temperature)
     return cross_entropy(log_p1, log_p2).mean()
+
+
+def info_nce(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """The contrastive loss of each query (equation 1): its key against negatives, K x D for all or B x S x D each."""
+    positive = (query * key).sum(dim=-1, keepdim=True)  # B x 1
+    logits = torch.cat((positive, similarity(query, negatives)), dim=1) / temperature  # B x (1 + K)
+    return -F.log_softmax(logits, dim=1)[:, 0]  # B
+
+
+def spread(z: Tensor) -> Tensor:
+    """How far unit vectors point in different directions: 1 - |mean|, near 1 when spread, 0 when all are one."""
+    return 1.0 - z.mean(dim=0).norm()

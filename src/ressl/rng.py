@@ -14,6 +14,7 @@ from torch import Tensor
 
 # Streams keep draws for different purposes apart. A view's stream is VIEWS + its place among the views.
 ORDER, SHUFFLE, PARTS, EVALUATION, VIEWS = 0, 1, 2, 3, 16
+METHOD, CLUSTERS = 8, 9  # a method's own draws, and where k-means starts
 
 _GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15, the golden-ratio increment, as a signed 64-bit number
 _MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9

@@ -6,7 +6,8 @@ metrics.jsonl     the curves, a JSON object a line
 tensorboard/      the same for TensorBoard
 checkpoints/      the newest checkpoints (safetensors)
 broken.txt        picture files that could not be read, if any
-evaluation/       results of evaluations, one JSON file each
+evaluation/       results of evaluations, one JSON file each; features/ and page/ in it may be deleted
+report.html       the page, where one was made
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from ressl.nn import build_backbone
 from ressl.recipes.recipe import Recipe
 
 
-def build_method(recipe: Recipe) -> Method:
-    """The method of a recipe with fresh weights; the same seed gives the same weights."""
+def build_method(recipe: Recipe, bn_groups: int | None = None) -> Method:
+    """The method of a recipe with fresh weights; the same seed gives the same weights.
+
+    ``bn_groups``: those of this process's share of the batch, where several share it.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, recipe.bn_groups)
+        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, bn_groups or recipe.bn_groups)
         try:
             return METHODS[recipe.method](backbone, **recipe.options)
         except (ValueError, RuntimeError) as error:  # a momentum of 1.5, a layer of -1 units

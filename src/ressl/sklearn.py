@@ -1,10 +1,11 @@
 """ReSSL as a transformer of scikit-learn: pictures in, features out.
 
->>> from ressl.sklearn import ReSSLEncoder                           # doctest: +SKIP
->>> from sklearn.linear_model import LogisticRegression              # doctest: +SKIP
->>> from sklearn.pipeline import make_pipeline                       # doctest: +SKIP
->>> classifier = make_pipeline(ReSSLEncoder(epochs=50, random_state=0), LogisticRegression())   # doctest: +SKIP
->>> classifier.fit(pictures, labels).score(more, their_labels)       # doctest: +SKIP
+>>> import numpy as np
+>>> from ressl.sklearn import ReSSLEncoder
+>>> pictures = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+>>> encoder = ReSSLEncoder(epochs=1, changes={"backbone": "resnet10", "width": 4}, device="cpu", random_state=0)
+>>> encoder.fit(pictures).transform(pictures).shape
+(40, 32)
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags, check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from ressl import console
 from ressl.data.sources import guess_data
@@ -29,13 +33,6 @@ from ressl.loading import load
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe, get_recipe
 from ressl.runs import Run
-
-try:
-    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-    from sklearn.utils import Tags, check_array, check_random_state
-    from sklearn.utils.validation import check_is_fitted
-except ImportError as error:
-    raise ResslError("ressl.sklearn needs scikit-learn 1.6 or newer: pip install 'ressl[sklearn]'") from error
 
 Pictures = str | Path | Sequence[str | Path] | NDArray[np.generic]
 

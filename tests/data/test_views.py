@@ -166,7 +166,16 @@ def test_every_decision_has_its_own_columns() -> None:
     assert ears(parse_view("blur", 8)) == {33, 34}
     assert ears(parse_view("solarize", 8)) == {35}
     assert ears(parse_view("none", 8)) == set()
-    assert View.COLUMNS == 36
+    assert ears(parse_view("pad", 8)) == {36, 37}
+    assert ears(replace(parse_view("none", 8), randaugment=2, randaugment_magnitude=(0.0, 1.0))) == {
+        38,
+        39,
+        43,
+        44,
+        48,
+        49,
+    }
+    assert View.COLUMNS == 53
 
 
 def test_an_operation_leaves_the_draws_of_the_others() -> None:

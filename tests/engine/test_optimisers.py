@@ -1,4 +1,4 @@
-"""SGD whose learning rate is a tensor, against torch's own with Python numbers."""
+"""SGD whose learning rate is a tensor, against torch's own with Python numbers; LARS against one written out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from ressl.engine.optimisers import build_sgd, gradients, load_optimiser_tensors, optimiser_tensors, set_lr
+from ressl.engine.optimisers import (
+    build_optimiser,
+    build_sgd,
+    gradients,
+    load_optimiser_tensors,
+    optimiser_tensors,
+    set_lr,
+)
+from ressl.errors import ResslError
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -118,3 +126,78 @@ def test_the_state_of_another_model_is_refused() -> None:
     make = lambda m: build_sgd(m, momentum=0.9, weight_decay=0.0, decay_norm_and_bias=True)
     with pytest.raises(ValueError, match="other parameters"):
         load_optimiser_tensors(make(module), module, optimiser_tensors(make(other), other))
+
+
+# --- LARS, and groups of a method's own ---
+
+
+def lars_by_hand(weights: dict[str, torch.Tensor], grads, buffers, lr: float, decay: float) -> None:  # type: ignore[no-untyped-def]
+    """One step as the papers write it, a tensor at a time, in float64."""
+    for name, w in weights.items():
+        g = grads[name].double()
+        if w.ndim > 1:
+            g = g + decay * w
+            if w.norm() > 0 and g.norm() > 0:
+                g = g * 0.001 * w.norm() / g.norm()
+        buffers[name] = 0.9 * buffers[name] + g
+        weights[name] = w - lr * buffers[name]
+
+
+def test_lars_is_the_reference() -> None:
+    module = network()
+    with torch.no_grad():
+        module[4].weight.zero_()  # a weight of norm zero is not scaled
+    optimiser = build_optimiser("lars", module, momentum=0.9, weight_decay=0.1, decay_norm_and_bias=True)
+    weights = {name: p.detach().double() for name, p in module.named_parameters()}
+    buffers = {name: torch.zeros_like(w) for name, w in weights.items()}
+    for step in range(6):
+        backward(module, step)
+        grads = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+        set_lr(optimiser, torch.tensor(0.5 * step))
+        optimiser.step()
+        optimiser.zero_grad()
+        lars_by_hand(weights, grads, buffers, 0.5 * step, 0.1)
+    for name, p in module.named_parameters():
+        torch.testing.assert_close(p.double(), weights[name], rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+    assert set(optimiser_tensors(optimiser, module)) == {f"{name}.momentum_buffer" for name in weights}
+
+
+def test_lars_skips_a_bad_step_on_the_device() -> None:
+    module = network()
+    optimiser = build_optimiser("lars", module, momentum=0.9, weight_decay=0.1, decay_norm_and_bias=True)
+    set_lr(optimiser, torch.tensor(0.1))
+    backward(module, 0)
+    optimiser.step()
+    before = [t.clone() for t in (*module.parameters(), *optimiser_tensors(optimiser, module).values())]
+    gradients(optimiser)[0].fill_(float("inf"))
+    optimiser.found_inf = torch.ones(())  # type: ignore[attr-defined]
+    optimiser.step()
+    after = (*module.parameters(), *optimiser_tensors(optimiser, module).values())
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+class WithGroup(nn.Module):
+    """A weight of its own learning rate beside an ordinary one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ordinary, self.own = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+
+    def parameter_groups(self) -> list[dict[str, object]]:
+        return [{"params": [self.own], "lr_scale": 10.0, "weight_decay": 0.5}]
+
+
+@pytest.mark.parametrize("name", ["sgd", "lars"])
+def test_a_method_s_own_group_has_its_own_rate_and_decay(name: str) -> None:
+    module = WithGroup()
+    optimiser = build_optimiser(name, module, momentum=0.0, weight_decay=0.0, decay_norm_and_bias=True)
+    module.ordinary.grad, module.own.grad = torch.ones(2, 2), torch.ones(2, 2)
+    set_lr(optimiser, torch.tensor(0.01))
+    optimiser.step()
+    torch.testing.assert_close(module.own, torch.full((2, 2), 1 - 0.1 * 1.5))  # never scaled by LARS
+    torch.testing.assert_close(module.ordinary, torch.full((2, 2), 1 - 0.01 * (0.001 if name == "lars" else 1.0)))
+
+
+def test_an_unknown_optimiser_is_named() -> None:
+    with pytest.raises(ResslError, match=r"unknown optimiser 'lrs'; did you mean 'lars'\?"):
+        build_optimiser("lrs", network(), momentum=0.9, weight_decay=0.0, decay_norm_and_bias=True)

@@ -68,9 +68,12 @@ def eager(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tolerance(tmp_path_factory, eager):
-    """What bf16 itself does to the losses of this run: the largest relative difference from float32."""
+    """What bf16 itself does to the losses of this run: relative differences from float32.
+
+    They grow from step to step, as any difference does while a network learns, so ours are held against them.
+    """
     exact = losses(train(tmp_path_factory.mktemp("exact") / "run", "eager", precision="fp32"))
-    return ((eager - exact).abs() / exact)[:100].max().item()
+    return lambda steps: 2.0 * ((eager - exact).abs() / exact)[:steps].max().item()
 
 
 @pytest.mark.parametrize("engine", ["compile", "graph"])
@@ -78,10 +81,9 @@ def test_losses_equal_the_eager_ones_within_bf16(engine, eager, tolerance, tmp_p
     ours = losses(train(tmp_path / "run", engine))
     assert len(ours) == len(eager) == 128
     difference = (ours - eager).abs() / eager
-    print(f"{engine}: largest relative difference over 100 steps {difference[:100].max():.2e}, of bf16 {tolerance:.2e}")
-    print("first steps", [f"{d:.1e}" for d in difference[:8].tolist()])
-    assert difference[:100].max() < 1.5 * tolerance
-    assert difference[:5].max() < 2e-3
+    for steps in (10, 100):
+        print(f"{engine}: differs by {difference[:steps].max():.1e} over {steps} steps, bound {tolerance(steps):.1e}")
+        assert difference[:steps].max() < tolerance(steps)
 
 
 @pytest.mark.parametrize("engine", ["eager", "graph"])
@@ -91,10 +93,10 @@ def test_a_resumed_run_has_the_losses_of_an_undisturbed_one(engine, tmp_path):
         train(tmp_path / "cut", engine, stop=77)
     cut = train(tmp_path / "cut", engine, resume=True)
     difference = (losses(whole) - losses(cut)).abs().max().item()
-    print(f"{engine}: largest difference after resume {difference:.3e}")
-    assert difference < 5e-2
+    assert difference == 0  # measured on an H200: the kernels add in a fixed order, so a resumed run is the same run
     a, b = whole.checkpoint().tensors, cut.checkpoint().tensors
     assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a if not name.startswith("random."))
 
 
 def test_memory_is_bounded_and_reported(tmp_path):
@@ -118,7 +120,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, monkeypatch
                          rhythm=Rhythm(log_steps=1), **RECIPE)  # fmt: skip
     assert run.facts["engine"] == "eager"
     assert any("cannot be a CUDA graph" in text for text in display.said)
-    assert ((losses(run) - eager).abs() / eager)[:100].max() < 1.5 * tolerance
+    assert ((losses(run) - eager).abs() / eager)[:100].max() < tolerance(100)
 
 
 def test_streamed_pictures_train_in_a_graph_as_they_do_eagerly(tmp_path):

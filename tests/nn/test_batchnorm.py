@@ -1,10 +1,12 @@
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ressl.nn import GroupedBatchNorm2d, build_backbone, group_batch_norm
+from ressl.nn import MLP, GroupedBatchNorm2d, build_backbone, group_batch_norm, groups_of
 
 
 def separate(x, bn, groups):  # type: ignore[no-untyped-def]
@@ -94,3 +96,34 @@ def test_conversion_keeps_weights_and_names():
     assert list(grouped.state_dict()) == names
     assert all(torch.equal(v, before[k]) for k, v in grouped.state_dict().items())
     assert sum(isinstance(m, GroupedBatchNorm2d) for m in grouped.modules()) == 12
+
+
+def test_a_head_s_norm_takes_the_same_groups() -> None:
+    """Vectors: against plain batch norm on each group's rows, gradients and running statistics too."""
+    torch.manual_seed(0)
+    head = MLP(5, 7, 4, groups=3, last_norm=True)
+    plain = MLP(5, 7, 4, last_norm=True)
+    plain.load_state_dict(head.state_dict())
+    twins = [copy.deepcopy(plain) for _ in range(3)]
+    x = torch.randn(12, 5)
+    ours = head(x)
+    theirs = [twin(x[g::3]) for g, twin in enumerate(twins)]
+    for g in range(3):
+        torch.testing.assert_close(ours[g::3], theirs[g])
+    ours.pow(3).mean().backward()
+    for y in theirs:
+        y.pow(3).mean().backward()
+    for name, p in head.named_parameters():
+        torch.testing.assert_close(p.grad, sum(dict(t.named_parameters())[name].grad for t in twins) / 3)
+    for name, b in head.named_buffers():
+        if "running" in name:
+            torch.testing.assert_close(b, sum(dict(t.named_buffers())[name] for t in twins) / 3)
+    plain.load_state_dict(head.state_dict())
+    torch.testing.assert_close(head.eval()(x), plain.eval()(x))
+    with pytest.raises(ValueError, match="does not split into 3"):
+        head.train()(x[:10])
+
+
+def test_groups_are_read_off_a_backbone() -> None:
+    assert groups_of(build_backbone("resnet10", "small", 4, 2)) == 2
+    assert groups_of(build_backbone("resnet10", "small", 4)) == 1

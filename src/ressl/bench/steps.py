@@ -19,7 +19,7 @@ from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.data.views import View
-from ressl.engine.accelerate import accelerate
+from ressl.engine.accelerate import ALL_IDEAS, Ideas, accelerate
 from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
@@ -33,17 +33,21 @@ def pictures(count: int, side: int, seed: int = 0) -> ArraySource:
     return ArraySource("random pictures", images.to(torch.uint8))
 
 
-def step_speed(recipe: Recipe, device: torch.device, engine: str, precision: str, seconds: float) -> dict[str, Any]:
+def step_speed(
+    recipe: Recipe, device: torch.device, engine: str, precision: str, seconds: float, ideas: Ideas = ALL_IDEAS
+) -> dict[str, Any]:
     """The whole step of a recipe, views and data included, on resident random pictures."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     source = pictures(max(4 * recipe.batch_size, 1024), recipe.image_size)
     loader = ResidentLoader(source, recipe.batch_size, device, recipe.seed)
+    data = peak_memory_gb(device)
+    torch._dynamo.reset()  # a new step is a new program; what was compiled for the last must not count as a variant
     start = time.perf_counter()
     step = build_step(recipe, build_method(recipe), loader, Settings(device=str(device), precision=precision), device)
     notes: list[str] = []
-    accelerate(step, engine, notes.append)
+    accelerate(step, engine, notes.append, ideas)
     step.begin_epoch(0)
     step.advance()
     wait(device)
@@ -57,6 +61,7 @@ def step_speed(recipe: Recipe, device: torch.device, engine: str, precision: str
         "milliseconds": round(1000 * each, 3),
         "start_seconds": round(start_up, 2),
         "peak_memory_gb": peak_memory_gb(device),
+        "data_memory_gb": data,
         **({"note": notes[0]} if notes else {}),
     }
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ressl.bench.loader import loader_speed
+from ressl.bench.parts import flops_per_image, ideas_worth, loss_cost
 from ressl.bench.steps import reference_speed, step_speed
 from ressl.bench.timing import ceilings
 from ressl.bench.views import views_speed
@@ -21,7 +23,7 @@ from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import plain
 
-PARTS = ("ceilings", "engines", "views", "sweeps")
+PARTS = ("ceilings", "engines", "loss", "ideas", "views", "loader", "sweeps")
 
 
 def bench(
@@ -32,8 +34,9 @@ def bench(
     workers: int,
     seconds: float | None = None,
     say: Callable[[str], None] = print,
+    keep: Callable[[dict[str, Any]], object] = lambda found: None,
 ) -> dict[str, Any]:
-    """Measure ``parts`` and return everything that was measured, ready for JSON."""
+    """Measure ``parts`` and return everything that was measured, ready for JSON; ``keep`` gets it after every part."""
     for part in parts:
         if part not in PARTS:
             raise unknown("part of the benchmark", part, PARTS)
@@ -42,16 +45,43 @@ def bench(
     spend = seconds if seconds is not None else 2.0
     found: dict[str, Any] = {"schema": 1, "kind": "bench", "name": recipe, "recipe": plain(chosen)}
     found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    if "ceilings" in parts:
-        found["ceilings"] = ceilings(device, spend)
-        say(f"ceilings: {found['ceilings']}")
-    if "engines" in parts:
-        found["engines"] = list(_engines(chosen, device, workers, spend, say))
-    if "views" in parts:
-        found["views"] = views_speed(chosen, device, workers, spend)
-    if "sweeps" in parts:
-        found["sweeps"] = {name: list(rows) for name, rows in _sweeps(chosen, device, spend, say)}
+    for part in [part for part in PARTS if part in parts]:
+        if part == "ceilings":
+            found["ceilings"] = ceilings(device, spend)
+            say(f"ceilings: {found['ceilings']}")
+        elif part == "engines":
+            found["engines"] = list(_engines(chosen, device, workers, spend, say))
+            _fractions(found, chosen)
+        elif part == "loss" and "queue_size" in chosen.options:
+            fastest = max(found.get("engines") or [_step(chosen, device, spend)], key=itemgetter("images_per_second"))
+            step_ms = 1000 * fastest["batch"] / fastest["images_per_second"]
+            found["loss"] = loss_cost(chosen, device, step_ms, spend)
+            say(f"loss: {found['loss']}")
+        elif part == "ideas" and on_gpu:
+            found["ideas"] = list(ideas_worth(chosen, device, spend, say))
+        elif part == "views":
+            found["views"] = views_speed(chosen, device, workers, spend)
+        elif part == "loader":
+            found["loader"] = loader_speed(chosen, device, workers, spend)
+            for row in found["loader"]:
+                say(f"{row['loader']}: {row['images_per_second']:,.0f} images/s")
+        elif part == "sweeps":
+            found["sweeps"] = {name: list(rows) for name, rows in _sweeps(chosen, device, spend, say)}
+        keep(found)
     return found
+
+
+def _step(recipe: Recipe, device: torch.device, seconds: float) -> dict[str, Any]:
+    return step_speed(recipe, device, "auto", "bf16" if device.type == "cuda" else "fp32", seconds)
+
+
+def _fractions(found: dict[str, Any], recipe: Recipe) -> None:
+    """How much of the machine's measured matrix product each engine reaches."""
+    found["gflops_per_image"] = round(flops_per_image(recipe) / 1e9, 3)
+    for row in found["engines"]:
+        row["tflops"] = round(row["images_per_second"] * found["gflops_per_image"] / 1e3, 3)
+        if "ceilings" in found:
+            row["of_matrix_ceiling"] = round(row["tflops"] / found["ceilings"]["matrix_tflops"], 4)
 
 
 def small(recipe: Recipe) -> Recipe:
@@ -106,9 +136,15 @@ def tables(found: dict[str, Any]) -> list[tuple[str, str, Rows]]:
         rows = found["engines"]
         name = lambda row: f"{row['engine']}, {row['precision']}"
         made.append((f"training step, batch {rows[0]['batch']}", "engine", _rows(rows, name, rows[-1])))
+    if "ideas" in found:
+        rows = found["ideas"]
+        made.append(("what each idea is worth", "graph engine", _rows(rows, itemgetter("ideas"), rows[0])))
     if "views" in found:
         rows = found["views"]
         made.append(("both views alone", "views", _rows(rows, itemgetter("views"), rows[-1])))
+    if "loader" in found:
+        rows = found["loader"]
+        made.append(("from JPEG files", "loader", _rows(rows, itemgetter("loader"), rows[-1])))
     for field, rows in found.get("sweeps", {}).items():
         made.append((f"sweep over {field}", field, _rows(rows, itemgetter(field), rows[0])))
     return made
@@ -125,6 +161,6 @@ def write(found: dict[str, Any], folder: str | Path) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     when = found["started"].replace(":", "").replace("-", "")
-    path = folder / f"bench-{found['name']}-{found['environment']['device']}-{when}.json"
+    path = folder / f"{found.get('kind', 'bench')}-{found['name']}-{found['environment']['device']}-{when}.json"
     write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
     return path

@@ -12,7 +12,6 @@ from ressl.commands.shared import show
 from ressl.engine.loop import device_of
 from ressl.pretraining import default_workers
 from ressl.recipes.typed import convert
-from ressl.report.figures import bars
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -36,7 +35,13 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     seconds = None if options.seconds is None else convert(float, options.seconds, "--seconds")
     place = device_of(options.device)
     found = suite.bench(
-        options.recipe, parts=tuple(options.parts), device=place, workers=workers, seconds=seconds, say=_note
+        options.recipe,
+        parts=tuple(options.parts),
+        device=place,
+        workers=workers,
+        seconds=seconds,
+        say=_note,
+        keep=lambda found: suite.write(found, options.into),
     )
     for title, label, rows in suite.tables(found):
         table = Table(title=title, title_justify="left")
@@ -47,6 +52,8 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             table.add_row(name, f"{speed:,.0f}", f"{ratio:.2f}x", "" if memory is None else f"{memory:.2f}")
         show(table)
     path = suite.write(found, options.into)
+    from ressl.report.figures import bars  # here: a plot that cannot be drawn loses no figures
+
     drawn = bars(suite.tables(found), path.with_suffix(".png"), f"ressl bench {options.recipe}")
     print(f"written to {path} and {drawn}")
     return 0

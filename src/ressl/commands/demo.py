@@ -17,7 +17,7 @@ from ressl.engine.signals import Interrupted
 def add_options(parser: ArgumentParser) -> None:
     parser.description = (
         "Train ReSSL on generated pictures and compare its features with raw pixels and the untrained\n"
-        "backbone. Leaves curves.png and neighbours.png in the run folder. Needs neither data nor GPU."
+        "backbone. Leaves report.html, curves.png and neighbours.png in the run folder. Needs neither data nor GPU."
     )
     parser.add_argument("--out", metavar="RUN", help="run folder (default: runs/demo-<time>)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -41,7 +41,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         table.add_row(NAMES[name], f"{scores['knn']:.1f} %", f"{scores['linear']:.1f} %", style=style)
     show(table)
     print(f"{result.seconds:.0f} s in all. Look at:")
-    for path in result.figures:
+    for path in (result.report, *result.figures):
         print(f"  {path}")
     print(f"  {result.run.path}/metrics.jsonl  (or: tensorboard --logdir {result.run.path}/tensorboard)")
     return 0

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from ressl import console
 from ressl.commands.shared import describe, flag, positive
 from ressl.engine.loop import Rhythm
+from ressl.engine.processes import joined
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError
 from ressl.methods import METHODS
@@ -26,15 +27,17 @@ def add_options(parser: ArgumentParser) -> None:
         "examples:\n"
         "  ressl pretrain cifar10                          download the data, train 200 epochs\n"
         "  ressl pretrain cifar10 --data ~/cifar10 --epochs 20 --teacher-temperature 0.04\n"
+        "  ressl pretrain cifar10 --method byol            another method, as it is usually trained\n"
         "  ressl pretrain --data photos/ --out runs/photos\n"
         "  ressl pretrain --resume --out runs/photos\n"
-        "  ressl pretrain tiny-imagenet --views crop+flip+gray strong,blur=0.1"
+        "  ressl pretrain tiny-imagenet --views crop+flip+gray strong,blur=0.1\n"
+        "  ressl launch --processes 8 -- pretrain imagenet-r50 --data imagenet/ --out runs/r50"
     )
     parser.add_argument("recipe", nargs="?", help=f"{', '.join(RECIPES)}, or a recipe.json of an earlier run")
     parser.add_argument(
         "--data",
         help="where the named data set lies (default: $RESSL_DATA/<name> or data/<name>); "
-        "without a recipe: a folder of pictures, or a .npy/.npz file",
+        "without a recipe: a folder of pictures or of tar shards, a list.txt of paths, or a .npy/.npz file",
     )
     parser.add_argument("--out", metavar="RUN", help="run folder (default: runs/<recipe>-<time>)")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out from its last checkpoint")
@@ -59,7 +62,7 @@ def add_options(parser: ArgumentParser) -> None:
             )
     fields.add_argument(
         "--views", nargs="+", metavar="VIEW", dest="change:views",
-        help="teacher first: weak, strong, none, or words joined by + (crop flip jitter gray blur solarize), "
+        help="teacher first: weak, strong, none, or words joined by + (crop flip jitter gray blur solarize pad rand), "
         "each with settings: strong,blur=0.1,size=96,crop=0.1:0.5",
     )  # fmt: skip
     options = {name: kind for method in METHODS for name, (kind, _) in method_options(method).items()}
@@ -81,7 +84,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     if workers is not None and workers < 0:
         raise ResslError(f"--workers must be at least 0, not {workers}")
     try:
-        with console.display(options.quiet) as shown:
+        with joined(options.device) as team, console.display(options.quiet or not team.leads) as shown:
             run = pretrain_run(
                 options.recipe,
                 data=options.data,
@@ -97,7 +100,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             )
     except Interrupted as stop:
         return stop.exit_code
-    if not options.quiet:
+    if not options.quiet and team.leads:
         facts, knn = run.facts, run.curve("knn")
         print(f"trained in {facts['seconds']:.0f} s" + (f"; kNN {knn[-1][1]:.2f} %" if knn else ""))
         after = f"; next: ressl evaluate {shlex.quote(str(run.path))}" if knn else ""

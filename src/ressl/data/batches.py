@@ -43,6 +43,7 @@ class Loader:
         )
         self.samples = len(source)
         self.labelled = source.labels is not None and bool((source.labels >= 0).all())
+        self.classes = int(source.labels.max()) + 1 if self.labelled and source.labels is not None else 0
         self.steps_per_epoch = self.samples // batch_size  # an incomplete last batch is dropped
         self.rows = torch.arange(rank, batch_size, world, dtype=torch.int64, device=self.device)
         self._latest: tuple[int, Tensor] | None = None

@@ -29,11 +29,14 @@ _WHEN = slice(_JITTER + 5, _JITTER + 9)  # ... and in which order
 _GRAY = _JITTER + 9
 _BLUR, _SIGMA = _GRAY + 1, _GRAY + 2
 _SOLARIZE = _GRAY + 3
+_PAD = slice(_SOLARIZE + 1, _SOLARIZE + 3)  # how far down and to the right
+_ROUNDS = 5  # of RandAugment, at most
+_RAND = slice(_SOLARIZE + 3, _SOLARIZE + 3 + 3 * _ROUNDS)  # which, how strong, which way
 
 
 @dataclass(frozen=True)
 class View:
-    """One view, in this order: crop, flip, jitter, gray, blur, solarize. Bare words are probabilities."""
+    """One view, in this order: crop, flip, RandAugment, jitter, gray, blur, solarize. Bare words are probabilities."""
 
     size: int = 32
     crop: tuple[float, float] | None = (
@@ -41,6 +44,7 @@ class View:
         1.0,
     )  # share of the area that a random resized crop keeps; None: resize only
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    pad: int = 0  # without a crop: pixels of black border from which a crop of the same size is taken
     flip: float = 0.5
     jitter: float = 0.0
     brightness: float = 0.4  # strengths as in torchvision's ColorJitter
@@ -53,8 +57,10 @@ class View:
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # in pixels
     solarize: float = 0.0
     solarize_threshold: float = 0.5
+    randaugment: int = 0  # operations, one after the other
+    randaugment_magnitude: tuple[float, float] = (0.3, 0.3)  # range of their strength; 1 is the strongest
 
-    COLUMNS: ClassVar[int] = _SOLARIZE + 1  # uniform numbers per sample
+    COLUMNS: ClassVar[int] = _RAND.stop  # uniform numbers per sample
 
     def validate(self) -> None:
         """Raise the first thing that makes no sense."""
@@ -72,6 +78,14 @@ class View:
             low, high = getattr(self, name)
             if not 0 < low <= high < math.inf:
                 raise ResslError(f"a view's {name} must be 0 < smallest <= largest, not {(low, high)}.")
+        if not 0 <= self.randaugment <= _ROUNDS:
+            raise ResslError(f"a view's randaugment must be 0 to {_ROUNDS} operations, not {self.randaugment}.")
+        if not 0 <= self.randaugment_magnitude[0] <= self.randaugment_magnitude[1] <= 1:
+            raise ResslError(f"a view's randaugment_magnitude must lie in 0 to 1, not {self.randaugment_magnitude}.")
+        if self.pad < 0 or (self.pad and self.crop is not None):
+            raise ResslError(
+                f"a view's pad must be at least 0 and goes with crop=none, not pad {self.pad}, crop {self.crop}."
+            )
         if self.jitter_order not in ("random", "fixed"):
             raise unknown("jitter order", self.jitter_order, ("random", "fixed"))
 
@@ -88,11 +102,25 @@ class View:
     def geometry(self, images: Tensor, u: Tensor) -> Tensor:
         """Crop, resize and flip: B x 3 x H x W -> B x 3 x size x size."""
         boxes = self.boxes(u, *images.shape[-2:])
+        if self.pad:
+            return self.finish_geometry(augment.crop_resize(images, boxes, self.size), u)
         return augment.crop_resize(images, boxes, self.size, self.flips(u) if self.flip else None)
 
+    def finish_geometry(self, crops: Tensor, u: Tensor) -> Tensor:
+        """What is left to do with crops of the right size: the padded crop, and the flip."""
+        if self.pad:
+            offsets = (u[:, _PAD] * (2 * self.pad + 1)).floor().long() - self.pad
+            crops = augment.pad_crop(crops, offsets)
+        return augment.flip(crops, self.flips(u)) if self.flip else crops
+
     def photometric(self, images: Tensor, u: Tensor) -> Tensor:
-        """Jitter, gray, blur and solarize; the size stays."""
+        """RandAugment, jitter, gray, blur and solarize; the size stays."""
         images = augment.to_float(images)
+        if self.randaugment:
+            which, strength, way = (part[:, : self.randaugment] for part in u[:, _RAND].chunk(3, 1))
+            low, high = self.randaugment_magnitude
+            operations = (which * len(augment.OPERATIONS)).long()
+            images = augment.rand_augment(images, operations, low + (high - low) * strength, way < 0.5)
         if self.jitter:
             on = u[:, _JITTER] < self.jitter
             draws = u[:, _FACTORS].unbind(1)
@@ -134,11 +162,13 @@ _WORDS: dict[str, dict[str, object]] = {
     "gray": {"gray": STRONG.gray},
     "blur": {"blur": STRONG.blur},
     "solarize": {"solarize": 0.2},
+    "pad": {"pad": 4},
+    "rand": {"randaugment": 2},
 }
 
 
 def parse_view(text: str, base_size: int) -> View:
-    """'weak', 'strong', 'none' (resize only), or any of crop, flip, jitter, gray, blur, solarize joined by '+'."""
+    """'weak', 'strong', 'none' (resize only), or words joined by '+': crop, flip, jitter, gray, blur, solarize, ..."""
     if text in _NAMED:
         return replace(_NAMED[text], size=base_size)
     view = replace(_NONE, size=base_size)
@@ -152,6 +182,11 @@ def parse_view(text: str, base_size: int) -> View:
 def describe(view: View) -> str:
     """One line for people: '32 px: crop 0.2-1, flip 50 %, jitter 80 % (0.4 0.4 0.4 0.1), gray 20 %'."""
     parts = ["resize" if view.crop is None else f"crop {view.crop[0]:g}-{view.crop[1]:g}"]
+    if view.pad:
+        parts.append(f"crop from a border of {view.pad} px")
+    if view.randaugment:
+        low, high = view.randaugment_magnitude
+        parts.append(f"RandAugment {view.randaugment} x ({low:g}-{high:g})")
     strengths = f"{view.brightness:g} {view.contrast:g} {view.saturation:g} {view.hue:g}"
     notes = {
         "jitter": f" ({strengths}{', fixed order' if view.jitter_order == 'fixed' else ''})",
@@ -191,8 +226,7 @@ class Views:
         """The rest, for crops (one tensor per view) that a worker cut and resized but did not flip."""
         out = []
         for view, crop, u in zip(self.views, crops, self.draws(step, rows), strict=True):
-            crop = augment.flip(crop, view.flips(u)) if view.flip else crop
-            out.append(normalize(view.photometric(crop, u), self.mean, self.std))
+            out.append(normalize(view.photometric(view.finish_geometry(crop, u), u), self.mean, self.std))
         return out
 
 

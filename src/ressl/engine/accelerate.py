@@ -6,6 +6,7 @@ Methods, views and loaders know nothing of it, and the step computes the same wi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,10 +19,26 @@ from ressl.engine.fusion import LowPrecisionWeights, fuse
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
 from ressl.errors import ResslError, unknown
+from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
 WARM_UP = 2  # steps before capture: the first compiles and chooses kernels, the second runs as the rest will
+
+
+@dataclass(frozen=True)
+class Ideas:
+    """What makes the graph engine fast, one by one, so that the benchmark can tell what each is worth."""
+
+    fused_norms: bool = True  # batch norm, residual add and ReLU in our kernels
+    shared_results: bool = True  # no separate add where two gradients meet
+    stem_product: bool = True  # the first convolution as one matrix product
+    teacher_stream: bool = True  # teacher and student beside each other
+    gradient_stream: bool = True  # weight gradients beside the rest of the backward
+    bf16_copies: bool = True  # all weights to bf16 in one kernel, once a step
+
+
+ALL_IDEAS = Ideas()
 
 
 def lay_out(method: nn.Module, device: torch.device) -> nn.Module:
@@ -30,7 +47,9 @@ def lay_out(method: nn.Module, device: torch.device) -> nn.Module:
     return method.to(memory_format=torch.channels_last) if device.type == "cuda" else method
 
 
-def accelerate(step: TrainStep, engine: str, say: Callable[[str], None] = lambda text: None) -> None:
+def accelerate(
+    step: TrainStep, engine: str, say: Callable[[str], None] = lambda text: None, ideas: Ideas = ALL_IDEAS
+) -> None:
     """Make ``step`` fast on its device; where that is not the way asked for, ``say`` why. ``step.engine`` tells."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -39,6 +58,9 @@ def accelerate(step: TrainStep, engine: str, say: Callable[[str], None] = lambda
     if wanted == "graph" and not on_gpu:
         wanted = "eager"
         say("engine eager, because CUDA graphs need a CUDA device")
+    elif wanted == "graph" and world() > 1:
+        wanted = "compile"
+        say("engine compile, because a step that several processes share is not captured as one CUDA graph")
     if wanted != "eager":
         keep_compiled()
     if on_gpu:
@@ -47,10 +69,10 @@ def accelerate(step: TrainStep, engine: str, say: Callable[[str], None] = lambda
         step.memory_format = torch.channels_last
     if wanted == "compile":
         step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
-        step.call = torch.compile(step.method)
+        step.call = torch.compile(step.call)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
     if wanted == "graph":
-        _for_graph(step)
+        _for_graph(step, ideas)
         step.body = GraphedBody(step, say)  # type: ignore[method-assign]
     step.engine = wanted
 
@@ -65,24 +87,27 @@ def plain_again(step: TrainStep) -> None:
     step.call, step.collect, step.engine = step.method, lambda: None, "eager"
 
 
-def _for_graph(step: TrainStep) -> None:
+def _for_graph(step: TrainStep, ideas: Ideas) -> None:
     """Networks by the library's convolutions and our norms; all the small things around them compiled."""
     wait_for_workers()
     method = step.method
-    gradients = WeightGradients(step.device)
-    fuse(method, gradients, compiled=True)
-    step.collect = gradients.join
-    if step.precision != torch.float32:
+    gradients = WeightGradients(step.device) if ideas.gradient_stream else None
+    if ideas.fused_norms:
+        fuse(method, gradients, shared=ideas.shared_results, stem_product=ideas.stem_product, compiled=True)
+    if gradients is not None:
+        step.collect = gradients.join
+    if step.precision != torch.float32 and ideas.bf16_copies:
         low = LowPrecisionWeights(method, step.precision, gradients)
         step.call, step.collect = low, low.collect
-    beside = Beside(step.device)
+    beside = Beside(step.device) if ideas.teacher_stream else None
     target: Any = getattr(method, "target", None)
     if target is not None:
-        method.target = torch.compiler.disable(beside(target))
+        method.target = torch.compiler.disable(target if beside is None else beside(target))
     for child in method.children():
         network = any(True for _ in child.parameters())  # what is left of forward without them is the loss
         child.forward = torch.compiler.disable(child.forward) if network else torch.compile(child.forward)
-    method.forward = beside.mark(torch.compile(method.forward))  # type: ignore[method-assign]
+    forward = torch.compile(method.forward)
+    method.forward = forward if beside is None else beside.mark(forward)  # type: ignore[method-assign]
     step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
     step.after = torch.compile(step.after)  # type: ignore[method-assign]
 

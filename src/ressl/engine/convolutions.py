@@ -40,8 +40,9 @@ class WeightGradients:
 
     def join(self) -> None:
         """Before the gradients are read."""
-        torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        self.pending.clear()
+        if self.pending:  # else the stream was not used, and a capture must not wait for what it has not seen
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            self.pending.clear()
 
 
 class _Convolution(torch.autograd.Function):
@@ -94,7 +95,12 @@ def stem(layer: nn.Conv2d, x: Tensor, columns: Callable[[Tensor], Tensor] = stem
         weight = layer.weight.permute(0, 2, 3, 1).flatten(1)  # out x 27, channels fastest, as the columns are
         weight = F.pad(weight, (0, seen.shape[1] - weight.shape[1]))
         return F.linear(seen.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
-    missing = -x.shape[1] % 8  # channels that make it one for tensor cores
+    return padded_stem(layer, x)
+
+
+def padded_stem(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """The first convolution with its three channels padded to eight, which tensor cores can take."""
+    missing = -x.shape[1] % 8
     weight = F.pad(layer.weight, (0, 0, 0, 0, 0, missing))
     x = F.pad(x, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
     return F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)

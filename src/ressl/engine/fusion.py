@@ -14,18 +14,26 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-from ressl.engine.convolutions import WeightGradients, convolve, stem, stem_columns
+from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns
 from ressl.methods.base import Method, Output
 
 Twice = Tensor | tuple[Tensor, Tensor]  # a result, or the same one twice: for the next block and for its shortcut
 
 
-def fuse(module: nn.Module, beside: WeightGradients | None = None, compiled: bool = False) -> int:
+def fuse(
+    module: nn.Module,
+    beside: WeightGradients | None = None,
+    *,
+    shared: bool = True,
+    stem_product: bool = True,
+    compiled: bool = False,
+) -> int:
     """Let every ResNet below ``module`` compute norm, add and ReLU in one kernel; returns how many were found.
 
-    ``beside`` takes the convolutions' weight gradients; ``compiled`` compiles what little lies between the kernels.
+    ``beside`` takes the convolutions' weight gradients; ``shared`` results bring two gradients instead of their sum;
+    ``compiled`` compiles what little lies between the kernels.
     """
-    fused, found = _Fused(beside, compiled), 0
+    fused, found = _Fused(beside, shared, stem_product, compiled), 0
     for part in module.modules():
         if isinstance(part, ResNet):
             part.forward = partial(fused.resnet, part)
@@ -40,15 +48,16 @@ def fuse(module: nn.Module, beside: WeightGradients | None = None, compiled: boo
 class _Fused:
     """The forwards of torchvision's ResNet and its blocks, by our kernels in training and plainly in eval mode."""
 
-    def __init__(self, beside: WeightGradients | None, compiled: bool) -> None:
-        self.beside = beside
+    def __init__(self, beside: WeightGradients | None, shared: bool, stem_product: bool, compiled: bool) -> None:
+        self.beside, self.shared, self.stem_product = beside, shared, stem_product
         self.columns = torch.compile(stem_columns) if compiled else stem_columns
 
     def norm(self, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Twice:
         if norm.training:
             from ressl.engine.kernels import norm_act_twice  # here, because Triton is not on every machine
 
-            return norm_act_twice(norm, x, residual, relu)
+            twice = norm_act_twice(norm, x, residual, relu)
+            return twice if self.shared else twice[0]
         y = norm(x) if residual is None else norm(x) + residual
         return torch.relu(y) if relu else y
 
@@ -63,8 +72,11 @@ class _Fused:
         convolution, norm = getattr(block, f"conv{names[-1]}"), getattr(block, f"bn{names[-1]}")
         return self.norm(norm, convolve(convolution, main, self.beside), shortcut)
 
+    def stem(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
+        return stem(layer, x, self.columns) if self.stem_product else padded_stem(layer, x)
+
     def resnet(self, net: Any, x: Tensor) -> Tensor:
-        y = self.norm(net.bn1, stem(net.conv1, x, self.columns) if net.training else net.conv1(x))
+        y = self.norm(net.bn1, self.stem(net.conv1, x) if net.training else net.conv1(x))
         y = y if isinstance(net.maxpool, nn.Identity) else net.maxpool(_one(y))
         y = _one(net.layer4(net.layer3(net.layer2(net.layer1(y)))))
         features: Tensor = net.fc(y.mean(dim=(2, 3)))

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 # Chosen by timing on an H200 at the four activation sizes of the CIFAR ResNet-18.
 TILE = 4096  # elements that a reducing program holds at a time
-MAP_TILE = 2048  # elements that a mapping program does
+MAP_TILE = 2048  # elements that a mapping program does at a time
+MAP_PROGRAMS = 1 << 20  # at most: fewer leave multiprocessors to whatever runs beside
 PROGRAMS = 512  # that share a reduction: about four for each multiprocessor of a large GPU
 
 
@@ -83,25 +84,28 @@ def _statistics(
 
 @triton.jit
 def _apply(
-    x_ptr, residual_ptr, y_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, R, C, G,
+    x_ptr, residual_ptr, y_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, N, R, C, G,
     RESIDUAL: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """y = relu(normalised x + residual) for some rows of one sample."""
+    """y = relu(normalised x + residual); a program takes some rows of one sample, then its next ones."""
     chunks = tl.cdiv(R, ROWS)
-    i = tl.program_id(0) // chunks
-    r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    at = (i % G) * C + c
-    scale = tl.load(rstd_ptr + at, mask=c < C, other=0.0) * tl.load(weight_ptr + c, mask=c < C, other=0.0)
-    shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - tl.load(mean_ptr + at, mask=c < C, other=0.0) * scale
-    inside = (r < R)[:, None] & (c < C)[None, :]
-    place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
-    y = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
-    if RESIDUAL:
-        y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    if RELU:
-        y = tl.maximum(y, 0.0)
-    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
+    weight = tl.load(weight_ptr + c, mask=c < C, other=0.0)
+    bias = tl.load(bias_ptr + c, mask=c < C, other=0.0)
+    for chunk in range(tl.program_id(0), N * chunks, tl.num_programs(0)):
+        i = chunk // chunks
+        r = (chunk % chunks) * ROWS + tl.arange(0, ROWS)
+        at = (i % G) * C + c
+        scale = tl.load(rstd_ptr + at, mask=c < C, other=0.0) * weight
+        shift = bias - tl.load(mean_ptr + at, mask=c < C, other=0.0) * scale
+        inside = (r < R)[:, None] & (c < C)[None, :]
+        place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
+        y = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
+        if RESIDUAL:
+            y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            y = tl.maximum(y, 0.0)
+        tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -168,32 +172,34 @@ def _backward_statistics(
 
 @triton.jit
 def _backward_apply(
-    dz_ptr, dz2_ptr, x_ptr, dx_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, mean_dz_ptr, mean_dot_ptr, R, C, G,
+    dz_ptr, dz2_ptr, x_ptr, dx_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, mean_dz_ptr, mean_dot_ptr, N, R, C, G,
     TWO: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """dx = weight / deviation * (dz - mean dz - normalised x * mean of dz times it)."""
     chunks = tl.cdiv(R, ROWS)
-    i = tl.program_id(0) // chunks
-    r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    at = (i % G) * C + c
-    mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
-    rstd = tl.load(rstd_ptr + at, mask=c < C, other=0.0)
-    scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
-    inside = (r < R)[:, None] & (c < C)[None, :]
-    place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
-    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    if TWO:
-        dz += tl.load(dz2_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    if MASK:
-        shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
-        dz = tl.where(x * scale[None, :] + shift[None, :] > 0.0, dz, 0.0)
-    mean_dz = tl.load(mean_dz_ptr + at, mask=c < C, other=0.0)
-    mean_dot = tl.load(mean_dot_ptr + at, mask=c < C, other=0.0)
-    normal = (x - mean[None, :]) * rstd[None, :]
-    dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
-    tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    weight = tl.load(weight_ptr + c, mask=c < C, other=0.0)
+    bias = tl.load(bias_ptr + c, mask=c < C, other=0.0)
+    for chunk in range(tl.program_id(0), N * chunks, tl.num_programs(0)):
+        i = chunk // chunks
+        r = (chunk % chunks) * ROWS + tl.arange(0, ROWS)
+        at = (i % G) * C + c
+        mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
+        rstd = tl.load(rstd_ptr + at, mask=c < C, other=0.0)
+        scale = rstd * weight
+        inside = (r < R)[:, None] & (c < C)[None, :]
+        place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
+        x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        if TWO:
+            dz += tl.load(dz2_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        if MASK:
+            dz = tl.where(x * scale[None, :] + (bias - mean * scale)[None, :] > 0.0, dz, 0.0)
+        mean_dz = tl.load(mean_dz_ptr + at, mask=c < C, other=0.0)
+        mean_dot = tl.load(mean_dot_ptr + at, mask=c < C, other=0.0)
+        normal = (x - mean[None, :]) * rstd[None, :]
+        dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
+        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
 class _Plan:
@@ -212,7 +218,8 @@ class _Plan:
         self.few = (triton.cdiv(self.C, 8),)
         self.wide = min(triton.next_power_of_2(self.C), 256)
         self.tall = min(triton.next_power_of_2(self.R), MAP_TILE // self.wide)
-        self.map = (N * triton.cdiv(self.R, self.tall), triton.cdiv(self.C, self.wide))
+        parts = triton.cdiv(self.C, self.wide)
+        self.map = (min(N * triton.cdiv(self.R, self.tall), max(1, MAP_PROGRAMS // parts)), parts)
 
     def partial(self, like: Tensor) -> Tensor:
         return torch.empty(2, self.S, self.G, self.C, dtype=torch.float32, device=like.device)
@@ -236,7 +243,7 @@ class _NormAct(torch.autograd.Function):
             p.count, p.S, p.C, p.G, eps, momentum, **p.pads,
         )  # fmt: skip
         _apply[p.map](
-            x, x if residual is None else residual, y, statistics[0], statistics[1], weight, bias, p.R, p.C, p.G,
+            x, x if residual is None else residual, y, statistics[0], statistics[1], weight, bias, p.N, p.R, p.C, p.G,
             RESIDUAL=residual is not None, RELU=relu, ROWS=p.tall, COLS=p.wide,
         )  # fmt: skip
         ctx.save_for_backward(x, y if residual is not None and relu else None, weight, bias, statistics)
@@ -262,7 +269,7 @@ class _NormAct(torch.autograd.Function):
             partial[0], partial[1], means[0], means[1], dweight, dbias, p.count, p.S, p.C, p.G, **p.pads
         )
         _backward_apply[p.map](
-            dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1], p.R, p.C, p.G,
+            dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1], p.N, p.R, p.C, p.G,
             TWO=bool(rest) and not ctx.residual, MASK=ctx.relu and not ctx.residual, ROWS=p.tall, COLS=p.wide,
         )  # fmt: skip
         return dx, dz if ctx.residual else None, dweight, dbias, None, None, None, None, None, None

@@ -14,6 +14,7 @@ from ressl.data.streaming import StreamingLoader
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, random_states, set_random_states
 from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors
+from ressl.engine.processes import ALONE, Team
 from ressl.engine.records import Records
 from ressl.engine.signals import Interrupted, StopRequest
 from ressl.engine.step import TrainStep
@@ -48,7 +49,7 @@ class Loop:
         step: TrainStep,
         *,
         epochs: int,
-        records: Records,
+        records: Records | None,
         checkpoints: CheckpointFolder,
         facts: dict[str, Any],
         display: Display,
@@ -56,10 +57,12 @@ class Loop:
         evaluate: Callable[[], dict[str, float]] | None = None,
         evaluate_every: int = 0,
         rhythm: Rhythm = RHYTHM,
+        team: Team = ALONE,
     ) -> None:
+        """``records`` is None on every process but the first of a team, which alone writes."""
         self.step, self.epochs, self.records, self.checkpoints = step, epochs, records, checkpoints
         self.facts, self.display, self.collapse, self.rhythm = facts, display, collapse, rhythm
-        self.evaluate, self.evaluate_every = evaluate, evaluate_every
+        self.evaluate, self.evaluate_every, self.team = evaluate, evaluate_every, team
         self.values: dict[str, float] = {}  # the newest of everything, for the display
         self.checkpoint_seconds = 0.0
         self._cost, self._saved_at, self._saved_step = 0.0, time.monotonic(), step.done
@@ -77,18 +80,22 @@ class Loop:
                     at_end = step.done % per_epoch == 0
                     if step.done % self.rhythm.log_steps == 0 or at_end:
                         self.log()
-                    if stop.signum is not None and not at_end:
+                    if not at_end and (signum := self._asked(stop)):
                         self.save()
-                        raise Interrupted(stop.signum, step.done)
+                        raise Interrupted(signum, step.done)
                     if not at_end and self._due():
                         self.save()
                 self._end_epoch(epoch)  # also when asked to stop: a resumed run would not come back to it
-                if stop.signum is not None:
+                if signum := self.team.agree(stop.signum or 0):
                     if self._saved_step != step.done:
                         self.save()
-                    raise Interrupted(stop.signum, step.done)
+                    raise Interrupted(signum, step.done)
             if self._saved_step != step.done:
                 self.save()
+
+    def _asked(self, stop: StopRequest) -> int:
+        """The signal that any process was asked to stop by, else 0; all hear of it after the same step."""
+        return self.team.agree(stop.signum or 0) if self.step.done % self.team.rhythm == 0 else 0
 
     def _batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
         loader = self.step.loader
@@ -103,7 +110,8 @@ class Loop:
         if self.evaluate is not None and (last or (self.evaluate_every and (epoch + 1) % self.evaluate_every == 0)):
             values = self.evaluate()
             self.values |= values
-            self.records.write({"step": self.step.done, "epoch": epoch + 1} | values)
+            if self.records is not None:
+                self.records.write({"step": self.step.done, "epoch": epoch + 1} | values)
             self.display.progress(self.step.done, self.step.total_steps, self.values)
             self._logged_at = time.monotonic()  # evaluation does not count as training time
         if last or self._due() or ((epoch + 1) % self.rhythm.checkpoint_epochs == 0 and self._affordable()):
@@ -122,6 +130,8 @@ class Loop:
         speed = (step.done - self._logged_step) * loader.batch_size / max(now - self._logged_at, 1e-9)
         self._logged_at, self._logged_step = now, step.done
         row = {"step": step.done, "epoch": step.done / loader.steps_per_epoch, **means, "images_per_second": speed}
+        if self.records is None:
+            return
         self.records.write(row)
         self.values |= row
         self.display.progress(step.done, step.total_steps, self.values)
@@ -157,6 +167,9 @@ class Loop:
         bad = step.bad_step()
         if bad is not None:
             raise NonFinite(self._non_finite(bad, step.drain()))
+        self._saved_step = step.done
+        if not self.team.leads:
+            return
         start = time.monotonic()
         tensors = {f"method.{name}": tensor for name, tensor in step.method.state_dict().items()}
         tensors |= {f"optimiser.{k}": v for k, v in optimiser_tensors(step.optimiser, step.method).items()}
@@ -164,7 +177,7 @@ class Loop:
         tensors["engine.ring"] = step.ring
         facts = {**self.facts, "step": step.done, "drained": step.drained, "logs": step.names}
         self.checkpoints.save(step.done, Checkpoint(tensors, facts))
-        self._saved_at, self._saved_step = time.monotonic(), step.done
+        self._saved_at = time.monotonic()
         self._cost = self._saved_at - start
         self.checkpoint_seconds += self._cost
         self._logged_at += self._cost  # so that images/s is the training's own

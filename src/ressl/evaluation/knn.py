@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,3 +51,30 @@ def knn_accuracy(
     classes = int(max(train_labels.max(), test_labels.max())) + 1
     predicted = knn_predict(train_features, train_labels, test_features, k=k, temperature=temperature, classes=classes)
     return 100.0 * (predicted == test_labels).float().mean().item()
+
+
+@torch.no_grad()
+def knn_sweep(
+    train_features: Tensor,
+    train_labels: Tensor,
+    test_features: Tensor,
+    test_labels: Tensor,
+    *,
+    ks: Sequence[int],
+    temperature: float = 0.1,
+    chunk: int = 1024,
+) -> dict[int, float]:
+    """Top-1 accuracy in percent for each k; the neighbours are looked up once, for the largest."""
+    C = int(max(train_labels.max(), test_labels.max())) + 1
+    counts = sorted({min(k, len(train_features)) for k in ks})
+    bank = F.normalize(train_features, dim=1)
+    hits = torch.zeros(len(counts), dtype=torch.int64, device=bank.device)
+    for part, truth in zip(F.normalize(test_features, dim=1).split(chunk), test_labels.split(chunk), strict=True):
+        similarity, neighbour = (part @ bank.T).topk(counts[-1], dim=1)
+        weight = ((similarity - similarity[:, :1]) / temperature).exp()
+        votes, before = torch.zeros(len(part), C, device=part.device, dtype=weight.dtype), 0
+        for i, k in enumerate(counts):  # each k adds its neighbours to the votes of the one before
+            votes.scatter_add_(1, train_labels[neighbour[:, before:k]], weight[:, before:k])
+            hits[i] += (votes.argmax(1) == truth).sum()
+            before = k
+    return {k: 100.0 * hit / len(test_labels) for k, hit in zip(counts, hits.tolist(), strict=True)}

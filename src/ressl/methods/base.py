@@ -6,7 +6,7 @@ Compile, graphs, precision and processes are applied from outside; a method know
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,12 +36,23 @@ class Method(nn.Module):
 
     backbone: nn.Module  # what evaluation freezes
 
-    backprops: ClassVar[int] = 1  # views that carry a gradient per step (the paper's "BackProp" column)
+    title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
+    backprops: ClassVar[int] = 1  # views that carry a gradient per step (the paper's "BackProp" column)
+    forwards: ClassVar[int] = 2  # views that go through a network per step, with a gradient or without
+    ema: ClassVar[bool] = False  # whether a moving average of the student takes part
+    fewest_views: ClassVar[int] = 2
     wants: ClassVar[tuple[str, ...]] = ()
+
+    samples: int = 0  # the pictures that its memory bank has room for; 0: it has none
+    classes: int = 0  # the classes that it can tell apart; 0: it does not ask
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         raise NotImplementedError
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Parameters with a learning rate or decay of their own: ``params``, ``lr_scale``, ``weight_decay``."""
+        return []
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int) -> None:

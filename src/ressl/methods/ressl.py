@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ressl import losses
+from ressl.losses import spread
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, l2_normalize
+from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, all_rows, forward_crops, l2_normalize
 
 
 class ReSSL(Method):
@@ -22,8 +23,9 @@ class ReSSL(Method):
     Views: the teacher's weak view first, then one or more student views (multi-crop), each matched with it.
     """
 
-    backprops: ClassVar[int] = 1
+    title: ClassVar[str] = "ReSSL"
     paper: ClassVar[str] = "arXiv:2107.09282"
+    ema: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class ReSSL(Method):
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         weak, *strong = views
         Q = self.queue.keys  # K x D; no copy: it only changes in after_step, when the backward is done
-        z2 = [l2_normalize(self.head(self.backbone(view))) for view in strong]  # B x D each
+        z2 = [l2_normalize(self.head(h)) for h in forward_crops(self.backbone, strong)]  # B x D each
         z1 = self.target(weak)
         with torch.no_grad():
             log_p1 = losses.log_relation(z1, Q, self.tau_t)  # B x K, equation 3
@@ -67,16 +69,10 @@ class ReSSL(Method):
     @torch.no_grad()
     def target(self, weak: Tensor) -> Tensor:
         """The teacher's embeddings z1 of its own view, made from a shuffled batch."""
-        shuffle, restore = self.shuffle(weak.shape[0])
-        return l2_normalize(self.teacher(weak[shuffle])[restore])  # B x D
+        return l2_normalize(self.shuffle.apart(self.teacher, weak))  # B x D
 
     @torch.no_grad()
     def after_step(self, carry: Carry) -> None:
         assert isinstance(carry, Tensor)
         self.teacher.update(nn.ModuleList([self.backbone, self.head]))
-        self.queue.enqueue(carry)
-
-
-def spread(z: Tensor) -> Tensor:
-    """How far unit vectors point in different directions: 1 - |mean|, near 1 when spread, 0 when all are one."""
-    return 1.0 - z.mean(dim=0).norm()
+        self.queue.enqueue(all_rows(carry))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl.errors import ResslError
+from ressl.nn.processes import all_rows, world
 
 
 class GroupedBatchNorm2d(nn.BatchNorm2d):
@@ -79,8 +80,47 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
         return f"{super().extra_repr()}, groups={self.groups}"
 
 
+class GroupedBatchNorm1d(nn.BatchNorm1d):
+    """The same for the vectors of a head (N x C), so that a head sees the groups that its backbone sees."""
+
+    def __init__(self, num_features: int, groups: int = 1, **kwargs: object) -> None:
+        super().__init__(num_features, **kwargs)  # type: ignore[arg-type]
+        if groups < 1:
+            raise ValueError(f"batch norm needs at least one group, not {groups}")
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.groups == 1:
+            return super().forward(x)
+        G, (N, C) = self.groups, x.shape
+        if N % G:
+            raise ValueError(f"a batch of {N} does not split into {G} batch-norm groups")
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None  # noqa: PT018
+        mean, var = self.running_mean.repeat(G), self.running_var.repeat(G)
+        weight, bias = (self.weight.repeat(G), self.bias.repeat(G)) if self.affine else (None, None)
+        y = F.batch_norm(x.reshape(N // G, G * C), mean, var, weight, bias, True, self.momentum, self.eps)
+        with torch.no_grad():
+            self.running_mean.copy_(mean.view(G, C).mean(0))
+            self.running_var.copy_(var.view(G, C).mean(0))
+        return y.view(N, C)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, groups={self.groups}"
+
+
+def groups_of(module: nn.Module) -> int:
+    """The batch-norm groups of a backbone; 1 where it has none."""
+    return next((m.groups for m in module.modules() if isinstance(m, (GroupedBatchNorm2d, GroupedBatchNorm1d))), 1)
+
+
+_GROUPED: dict[type[nn.Module], type[GroupedBatchNorm2d] | type[GroupedBatchNorm1d]] = {
+    nn.BatchNorm2d: GroupedBatchNorm2d,
+    nn.BatchNorm1d: GroupedBatchNorm1d,
+}
+
+
 def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
-    """Replace every ``nn.BatchNorm2d`` below ``module`` by a grouped one with the same weights and buffers."""
+    """Replace every batch norm below ``module`` by a grouped one with the same weights and buffers."""
     if groups == 1:
         return module
     for name, child in module.named_children():
@@ -88,8 +128,8 @@ def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
             raise ResslError(
                 f"this backbone's norms ({type(child).__name__}) cannot be split into groups; use --bn-groups 1"
             )
-        if type(child) is nn.BatchNorm2d:
-            grouped = GroupedBatchNorm2d(
+        if isinstance(child, (nn.BatchNorm2d, nn.BatchNorm1d)) and type(child) in _GROUPED:
+            grouped = _GROUPED[type(child)](
                 child.num_features,
                 groups,
                 eps=child.eps,
@@ -101,4 +141,40 @@ def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
             setattr(module, name, grouped)
         else:
             group_batch_norm(child, groups)
+    return module
+
+
+class WholeBatchNorm1d(nn.BatchNorm1d):
+    """Batch norm of B x D whose training statistics are those of the rows of all processes.
+
+    A head's norm sees the whole batch when there is one process; so it does when there are eight.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        W = world()
+        if not self.training or W == 1:
+            return super().forward(x)
+        if x.ndim != 2 or self.momentum is None:
+            raise ValueError("batch norm over all processes takes B x D and an exponential average")
+        full = x.to(torch.promote_types(x.dtype, torch.float32))
+        var, mean = torch.var_mean(full, dim=0, correction=0)
+        parts = all_rows(torch.stack((mean, var))[None])  # W x 2 x D: equal shares, so means of means are means
+        mean = parts[:, 0].mean(0)
+        var = parts[:, 1].mean(0) + parts[:, 0].var(0, correction=0)
+        if self.running_mean is not None and self.running_var is not None:
+            with torch.no_grad():
+                n = x.shape[0] * W
+                self.running_mean.lerp_(mean.detach(), self.momentum)
+                self.running_var.lerp_(var.detach() * (n / max(n - 1, 1)), self.momentum)
+                if self.num_batches_tracked is not None:
+                    self.num_batches_tracked.add_(1)
+        y = (full - mean) * torch.rsqrt(var + self.eps)
+        return (y * self.weight + self.bias if self.affine else y).to(x.dtype)
+
+
+def share_batch_norm(module: nn.Module) -> nn.Module:
+    """Let every ``nn.BatchNorm1d`` below ``module`` take its statistics over all processes; weights stay."""
+    for child in module.modules():
+        if type(child) is nn.BatchNorm1d:
+            child.__class__ = WholeBatchNorm1d
     return module

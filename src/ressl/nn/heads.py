@@ -1,10 +1,12 @@
-"""Projection heads."""
+"""Projection and prediction heads."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ressl.nn.batchnorm import group_batch_norm
 
 
 def l2_normalize(x: Tensor) -> Tensor:
@@ -16,6 +18,28 @@ def l2_normalize(x: Tensor) -> Tensor:
 class ProjectionHead(nn.Sequential):
     """The two-layer head g of the paper: linear, ReLU, linear, with biases; batch norm only where a method asks."""
 
-    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, *, batch_norm: bool = False) -> None:
+    def __init__(
+        self, in_dim: int, hidden_dim: int, out_dim: int, *, batch_norm: bool = False, groups: int = 1
+    ) -> None:
         norm = [nn.BatchNorm1d(hidden_dim)] if batch_norm else []
         super().__init__(nn.Linear(in_dim, hidden_dim), *norm, nn.ReLU(inplace=True), nn.Linear(hidden_dim, out_dim))
+        group_batch_norm(self, groups)
+
+
+class MLP(nn.Sequential):
+    """Linear, batch norm, ReLU, ..., linear: the head of methods that need batch norm in it.
+
+    ``dims`` are the widths from input to output; ``last_norm`` puts a batch norm without scale behind the last layer.
+    The norms' statistics are taken in ``groups`` groups, those of the backbone (:func:`ressl.nn.groups_of`).
+    """
+
+    def __init__(self, *dims: int, groups: int = 1, last_norm: bool = False) -> None:
+        layers: list[nn.Module] = []
+        for i in range(1, len(dims) - 1):
+            # No bias in front of a norm, which takes it away again.
+            layers += [nn.Linear(dims[i - 1], dims[i], bias=False), nn.BatchNorm1d(dims[i]), nn.ReLU(inplace=True)]
+        layers.append(nn.Linear(dims[-2], dims[-1], bias=not last_norm))
+        if last_norm:
+            layers.append(nn.BatchNorm1d(dims[-1], affine=False))
+        super().__init__(*layers)
+        group_batch_norm(self, groups)

@@ -16,6 +16,7 @@ from ressl.errors import ResslError, unknown
 from ressl.evaluation.linear import STEP, LinearProtocol
 from ressl.methods import METHODS
 from ressl.nn.backbones import Stem
+from ressl.recipes.baselines import PAPER, baseline
 from ressl.recipes.typed import build, convert, plain
 
 
@@ -42,7 +43,7 @@ class Recipe:
     epochs: int = 200
     batch_size: int = 256
     lr: float = 0.06  # per 256 samples
-    optimiser: Literal["sgd"] = "sgd"
+    optimiser: Literal["sgd", "lars"] = "sgd"
     momentum: float = 0.9
     weight_decay: float = 5e-4
     decay_norm_and_bias: bool = True
@@ -89,8 +90,10 @@ class Recipe:
                 f"a batch of {self.batch_size} in {self.bn_groups} batch-norm groups leaves one sample each, which has "
                 "no statistics; raise batch_size or lower bn_groups"
             )
-        if len(self.views) < 2:
-            raise ResslError(f"{self.method} needs at least two views, teacher first, not {len(self.views)}")
+        fewest = METHODS[self.method].fewest_views if self.method in METHODS else 2
+        if len(self.views) < fewest:
+            many = {1: "one view", 2: "two views, teacher first"}.get(fewest, f"{fewest} views, teacher first")
+            raise ResslError(f"{self.method} needs at least {many}, not {len(self.views)}")
         for view in self.views:
             view.validate()
         options = method_options(self.method)
@@ -119,17 +122,25 @@ class Recipe:
         return []
 
     def replace(self, **changes: Any) -> Recipe:
-        """A changed copy. Keys are fields of the recipe or options of its method; values may be text."""
+        """A changed copy. Keys are fields of the recipe or options of its method; values may be text.
+
+        Another method brings its own settings (``recipes/baselines.py``); what is changed beside it wins over them.
+        """
         method = convert(str, changes.get("method", self.method), "method")
         if method not in METHODS:
             raise unknown("method", method, METHODS)
+        if method != self.method:
+            # What the new method's settings are made for comes first, what the caller wants of them last.
+            first = {key: changes[key] for key in ("name", "data", "image_size", "stem") if key in changes}
+            rest = {key: value for key, value in changes.items() if key not in ("method", *first)}
+            return self.replace(**first)._with_method(method).replace(**rest)
         hints, options = get_type_hints(Recipe), method_options(method)
         fields: dict[str, Any] = {}
         chosen = dict(self.options)
         size = convert(int, changes.get("image_size", self.image_size), "image_size")
         if "image_size" in changes and size != self.image_size:
             fields["views"] = tuple(
-                dataclasses.replace(v, size=size) if v.size == self.image_size else v for v in self.views
+                dataclasses.replace(v, size=max(1, round(v.size * size / self.image_size))) for v in self.views
             )
         for key, value in changes.items():
             if key == "options":
@@ -146,6 +157,22 @@ class Recipe:
             else:
                 raise unknown("recipe field or option", key, [*hints, *options])
         return dataclasses.replace(self, options=chosen, **fields)
+
+    def _with_method(self, method: str) -> Recipe:
+        """The same experiment with another method, as that method is usually trained."""
+        old, new = baseline(self.method, self), baseline(method, self)
+        defaults = {f.name: f.default for f in dataclasses.fields(Recipe)}
+        fields: dict[str, Any] = {name: defaults[name] for name in old.fields} | dict(new.fields)  # old ones go back
+        if "linear" in new.fields:
+            fields["linear"] = dataclasses.replace(self.linear, **new.fields["linear"])
+        weak, strong = self.views[:2] if self.method == "ressl" else (WEAK, STRONG)
+        if new.views:
+            fields["views"] = tuple(crop.view(weak, strong, self.image_size) for crop in new.views)
+        known = method_options(method)
+        options = {k: v for k, v in {**self.options, **new.options}.items() if k in known}
+        number = PAPER.get(method, {}).get(self.name)
+        fields["paper"] = {} if number is None else {"linear": number}
+        return dataclasses.replace(self, method=method, options=options, **fields)
 
     def to_json(self) -> str:
         return json.dumps(plain(self), indent=2) + "\n"
@@ -204,7 +231,7 @@ def _view(item: Any, size: int) -> View:
         key = key.strip().replace("-", "_")
         if key not in hints or not equals:
             raise unknown("setting of a view", setting, [f"{hint}=..." for hint in hints])
-        if key in ("crop", "ratio", "blur_sigma"):
+        if key in ("crop", "ratio", "blur_sigma", "randaugment_magnitude"):
             value = value.strip("()").replace(" ", ",").replace(":", ",")
         view = dataclasses.replace(view, **{key: convert(hints[key], value, key)})
     return view

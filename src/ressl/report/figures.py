@@ -35,7 +35,7 @@ def curves(rows: Sequence[dict[str, Any]], path: Path, title: str, queue_size: i
         axis.set_title(label, fontsize=10, color=INK, loc="left")
         axis.set_xlabel("epoch", fontsize=9, color=INK)
         axis.set_ylabel(unit, fontsize=9, color=INK)
-        _calm(axis)
+        calm(axis)
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     figure.savefig(path)
     return path
@@ -57,7 +57,7 @@ def bars(tables: Sequence[tuple[str, str, Sequence[tuple[str, float, Any, Any]]]
         axis.invert_yaxis()
         axis.set_xlim(0, 1.18 * max(speeds))
         axis.set_title(f"{heading} (images/s)", fontsize=9, color=INK, loc="left")
-        _calm(axis)
+        calm(axis)
         axis.set_xticklabels([])
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     figure.savefig(path)
@@ -76,19 +76,19 @@ def neighbours(
     ratios = [1.0, 0.25, *[1.0] * columns]
     axes = figure.subplots(rows, columns + 2, squeeze=False, gridspec_kw={"width_ratios": ratios})
     for q in range(rows):
-        _picture(axes[q][0], queries[q], INK)
+        draw_picture(axes[q][0], queries[q], INK)
         if names:
             axes[q][0].set_title(names[q], fontsize=7, color=INK, pad=2)
         axes[q][1].axis("off")
         for n in range(columns):
             wrong = right is not None and not bool(right[q, n])
-            _picture(axes[q][n + 2], found[q, n], WRONG if wrong else None)
+            draw_picture(axes[q][n + 2], found[q, n], WRONG if wrong else None)
     figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left")
     figure.savefig(path)
     return path
 
 
-def _picture(axis: Any, image: Tensor, frame: str | None) -> None:
+def draw_picture(axis: Any, image: Tensor, frame: str | None) -> None:
     axis.imshow(image.permute(1, 2, 0).cpu().numpy())
     axis.set_xticks([])
     axis.set_yticks([])
@@ -98,7 +98,7 @@ def _picture(axis: Any, image: Tensor, frame: str | None) -> None:
         spine.set_linewidth(2.0)
 
 
-def _calm(axis: Any) -> None:
+def calm(axis: Any) -> None:
     axis.grid(True, color=GRID, linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(labelsize=8, colors=INK, length=0)

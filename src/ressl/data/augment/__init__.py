@@ -22,13 +22,16 @@ from ressl.data.augment.geometry import (
     crop_resize,
     flip,
     full_boxes,
+    pad_crop,
     resize,
     resize_center_crop,
     to_float,
 )
+from ressl.data.augment.rand import OPERATIONS, rand_augment
 
 __all__ = [
     "BOX_COLUMNS",
+    "OPERATIONS",
     "adjust_brightness",
     "adjust_contrast",
     "adjust_hue",
@@ -40,6 +43,8 @@ __all__ = [
     "full_boxes",
     "gaussian_blur",
     "grayscale",
+    "pad_crop",
+    "rand_augment",
     "resize",
     "resize_center_crop",
     "solarize",

@@ -118,6 +118,20 @@ def flip(images: Tensor, where: Tensor) -> Tensor:
     return torch.where(per_sample(where), images.flip(-1), images)
 
 
+def pad_crop(images: Tensor, offsets: Tensor) -> Tensor:
+    """A crop of the image's own size from the image with a black border, ``offsets`` (B x 2: down, right) from it.
+
+    torchvision's RandomCrop(size, padding) on images of that size: offset 0 is the image itself, -2 starts two pixels
+    inside the border.
+    """
+    images, matrices = to_float(images), []
+    for side, offset in zip(images.shape[-2:], offsets.unbind(1), strict=True):
+        place = torch.arange(side, device=images.device)
+        matrices.append((place[None, None, :] == place[None, :, None] + offset[:, None, None]).to(torch.float32))
+    rows, columns = matrices
+    return separable(images, rows, columns)
+
+
 def _per_row(value: int | Tensor, like: Tensor) -> Tensor:
     """B, float32; full, not as_tensor, because a copy from the host cannot be captured in a CUDA graph."""
     if isinstance(value, Tensor):

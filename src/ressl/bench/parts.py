@@ -1,0 +1,70 @@
+"""What a step is made of: its arithmetic, its loss, and what each idea of the graph engine is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from ressl import losses
+from ressl.bench.steps import pictures, step_speed
+from ressl.bench.timing import seconds_per_call, wait
+from ressl.data.loaders import ResidentLoader
+from ressl.engine.accelerate import ALL_IDEAS, Ideas
+from ressl.recipes.recipe import Recipe
+from ressl.runs import build_method
+from ressl.training import Settings, build_step
+
+
+def flops_per_image(recipe: Recipe) -> float:
+    """Multiplications and additions of one training step for one picture, views, both networks and backward."""
+    few = recipe.replace(batch_size=2 * recipe.bn_groups)
+    cpu = torch.device("cpu")
+    loader = ResidentLoader(pictures(few.batch_size, few.image_size), few.batch_size, cpu, 0)
+    step = build_step(few, build_method(few), loader, Settings(device="cpu", precision="fp32"), cpu)
+    step.begin_epoch(0)
+    with FlopCounterMode(display=False) as counter:
+        step.advance()
+    return counter.get_total_flops() / few.batch_size
+
+
+def loss_cost(recipe: Recipe, device: torch.device, step_ms: float, seconds: float) -> dict[str, Any]:
+    """Time and memory of the relational loss alone, forward and backward, and its share of the step."""
+    options = dict(recipe.options)
+    B, K, D = recipe.batch_size, options["queue_size"], options["output_dim"]
+    z1, z2, Q = (F.normalize(torch.randn(n, D, device=device), dim=1) for n in (B, B, K))
+    z2.requires_grad_()
+    loss = torch.compile(losses.relational) if device.type == "cuda" else losses.relational
+
+    def once() -> None:
+        z2.grad = None
+        loss(z2, z1, Q).backward()
+
+    once()
+    wait(device)
+    memory = None
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        once()
+        wait(device)
+        memory = round((torch.cuda.max_memory_allocated(device) - before) / 1e9, 3)
+    each = 1000 * seconds_per_call(once, device, seconds)
+    return {"batch": B, "queue_size": K, "dim": D, "milliseconds": round(each, 3), "peak_memory_gb": memory,
+            "share_of_step": round(each / step_ms, 4)}  # fmt: skip
+
+
+def ideas_worth(
+    recipe: Recipe, device: torch.device, seconds: float, say: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    """The graph engine whole, and with each of its ideas switched off."""
+    for name in ("all", *(field.name for field in fields(Ideas))):
+        ideas = ALL_IDEAS if name == "all" else replace(ALL_IDEAS, **{name: False})
+        row = step_speed(recipe, device, "graph", "bf16", seconds, ideas)
+        shown = "all ideas" if name == "all" else f"without {name.replace('_', ' ')}"
+        say(f"{shown}: {row['images_per_second']:,.0f} images/s")
+        yield {"ideas": shown, **row}

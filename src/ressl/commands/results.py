@@ -1,0 +1,25 @@
+"""ressl results."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from ressl.engine.checkpoint import write_atomically
+from ressl.reproduce.grid import Ledger
+from ressl.reproduce.page import page
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.description = "Write the page of all measured results from the records of the ledger."
+    parser.add_argument("--ledger", default="results", metavar="FOLDER", help="default: results")
+    parser.add_argument("--into", default="docs/RESULTS.md", metavar="FILE", help="default: docs/RESULTS.md")
+
+
+def run(options: Namespace, changes: dict[str, Any]) -> int:
+    path = Path(options.into)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page(Ledger(options.ledger)).encode())
+    print(path)
+    return 0

@@ -1,0 +1,148 @@
+"""CPC v2: Data-Efficient Image Recognition with Contrastive Predictive Coding.
+
+Henaff, Srinivas, De Fauw, Razavi, Doersch, Eslami and van den Oord, ICML 2020, arXiv:1905.09272.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ressl import losses
+from ressl.methods.base import Method, Output
+from ressl.nn import Draws, all_rows, l2_normalize, rank, world
+
+COLUMNS = 5  # draws per patch
+
+
+class CPCV2(Method):
+    """From the patches above, a masked context network predicts those further down, among all patches of the batch.
+
+    One view, cut into overlapping patches, each changed by itself, or their colours alone would tell which belong
+    together. The backbone has layer norm instead of batch norm, through whose
+    statistics a patch could tell which others belong to its picture.
+    """
+
+    title: ClassVar[str] = "CPC v2"
+    paper: ClassVar[str] = "arXiv:1905.09272"
+    forwards: ClassVar[int] = 1
+    fewest_views: ClassVar[int] = 1
+
+    backbone: Patches
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        patch: int = 16,
+        stride: int = 8,
+        hidden_dim: int = 256,
+        output_dim: int = 64,
+        context_layers: int = 3,
+        rows_ahead: int = 2,
+        rows_ignored: int = 1,
+        temperature: float = 0.1,
+        color_drop: float = 0.8,
+        patch_jitter: float = 0.4,
+    ) -> None:
+        super().__init__()
+        self.backbone = Patches(layer_norm(backbone), patch, stride)
+        width = self.backbone.features_dim
+        self.context = nn.Sequential(*(ContextBlock(width, hidden_dim) for _ in range(context_layers)))
+        self.targets = nn.Linear(width, output_dim)
+        # W_k; the nearest rows overlap with what was seen, and would be too easy.
+        self.ahead = range(rows_ignored + 1, rows_ahead + 1)
+        if not self.ahead:
+            raise ValueError(f"rows_ahead {rows_ahead} must be above rows_ignored {rows_ignored}")
+        self.predictions = nn.ModuleList([nn.Linear(width, output_dim) for _ in self.ahead])
+        self.draws = Draws()
+        self.tau = temperature
+        self.color_drop, self.jitter = color_drop, patch_jitter
+
+    def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
+        patches = self.backbone.cut(views[0])  # B x R x C x 3 x p x p
+        B, R, C = patches.shape[:3]
+        u = self.draws(B, R * C * COLUMNS).unflatten(1, (R, C, COLUMNS))
+        patches = disguise(patches, u, self.color_drop, self.jitter)
+        z = self.backbone.encode(patches)  # B x R x C x D
+        c = self.context(z.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # row r of it has seen rows 0..r of z
+        t = l2_normalize(self.targets(z))  # B x R x C x d
+        everything = all_rows(t.flatten(1, 2)).flatten(0, 1)  # patches of the whole batch, picture by picture
+        if self.ahead[-1] >= R:
+            raise ValueError(f"{R} rows of patches are too few to predict {self.ahead[-1]} rows ahead")
+        terms = []
+        for k, predict in zip(self.ahead, self.predictions, strict=True):
+            p = l2_normalize(predict(c[:, :-k])).flatten(0, 2)  # B (R-k) C x d
+            terms.append(F.cross_entropy(losses.similarity(p, everything) / self.tau, places(B, R, C, k, p.device)))
+        return Output(torch.stack(terms).mean(), carry=None, logs={"spread": losses.spread(t.detach().flatten(0, 2))})
+
+
+class Patches(nn.Module):
+    """A backbone that sees a picture as overlapping patches; its features are their mean."""
+
+    def __init__(self, network: nn.Module, patch: int, stride: int) -> None:
+        super().__init__()
+        self.network, self.patch, self.stride = network, patch, stride
+        self.features_dim: int = network.features_dim  # type: ignore[assignment]
+
+    def cut(self, images: Tensor) -> Tensor:
+        """B x 3 x H x W -> the grid of patches, B x R x C x 3 x patch x patch."""
+        p, s = self.patch, self.stride
+        return images.unfold(2, p, s).unfold(3, p, s).permute(0, 2, 3, 1, 4, 5)
+
+    def encode(self, patches: Tensor) -> Tensor:
+        features: Tensor = self.network(patches.flatten(0, 2))
+        return features.unflatten(0, patches.shape[:3])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.encode(self.cut(images)).mean((1, 2))
+
+
+class ContextBlock(nn.Module):
+    """A residual block that looks left, right and up, never down."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(width, hidden, 1)
+        self.across = nn.Conv2d(hidden, hidden, (1, 3), padding=(0, 1))
+        self.down = nn.Conv2d(hidden, hidden, (2, 1))
+        self.expand = nn.Conv2d(hidden, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.across(F.relu(self.reduce(x)))
+        h = self.down(F.pad(h, (0, 0, 1, 0)))  # a row and the one above it
+        return x + self.expand(F.relu(h))
+
+
+def disguise(patches: Tensor, u: Tensor, color_drop: float, jitter: float) -> Tensor:
+    """Each patch (B x R x C x 3 x p x p) by its own draws ``u`` (B x R x C x COLUMNS): one channel only, mirrored, and
+    another brightness and contrast."""
+    u = u[..., None, None, None]
+    drop, which, mirror, contrast, brightness = u.unbind(3)
+    kept = (which * 3).long().expand(*patches.shape[:3], 1, *patches.shape[4:])
+    patches = torch.where(drop < color_drop, patches.gather(3, kept).expand_as(patches), patches)
+    patches = torch.where(mirror < 0.5, patches.flip(-1), patches)
+    changed = patches * (1 + jitter * (2 * contrast - 1)) + jitter * (2 * brightness - 1)
+    return changed.to(patches.dtype)
+
+
+def places(B: int, R: int, C: int, k: int, device: torch.device) -> Tensor:
+    """Where, among the patches of the whole batch, stands the one k rows below each of this process's."""
+    picture = torch.arange(B, device=device)[:, None, None] * world() + rank()
+    row = torch.arange(R - k, device=device)[None, :, None] + k
+    column = torch.arange(C, device=device)[None, None, :]
+    return (picture * R * C + row * C + column).flatten()
+
+
+def layer_norm(module: nn.Module) -> nn.Module:
+    """Every batch norm below ``module`` replaced by layer norm over channels and places."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(module, name, nn.GroupNorm(1, child.num_features))
+        else:
+            layer_norm(child)
+    return module

@@ -1,0 +1,75 @@
+"""What an evaluation's JSON says, as rows for a table: one reader for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Row(NamedTuple):
+    what: str
+    value: str
+    beside: str = ""  # spread, best epoch, where
+    paper: str = ""
+
+    @property
+    def number(self) -> float | None:
+        """The value without its spread; None where it is a range."""
+        return None if " to " in self.value else float(self.value.split()[0])
+
+
+def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | None = None) -> list[Row]:
+    """The rows of one evaluation; ``name`` is its file's name without .json."""
+    protocol = str(result.get("protocol", name))
+    on = "" if result.get("own_data", True) else f" on {result.get('data', 'other data')}"
+    theirs = (paper or {}).get(protocol) if not on else None
+    beside = "" if theirs is None else f"{theirs:.2f}"
+    if protocol == "knn" and "top1" in result:
+        return [Row(f"kNN{on}", f"{result['top1']:.2f}", f"k = {result['settings']['k']}", beside)]
+    if "last" in result:
+        best = f"best {result['best']:.2f} (epoch {result['best_epoch']})"
+        return [Row(f"{protocol.replace('-', ', ')}{on}", f"{result['last']:.2f}", best, beside)]
+    if "by_k" in result:
+        sweep = "  ".join(f"{k}: {value:.1f}" for k, value in result["by_k"])
+        return [Row(f"kNN, best k{on}", f"{result['best']:.2f}", f"k = {result['best_k']} ({sweep})")]
+    if "by_shots" in result:
+        measure = "" if result["measure"] == "top-1" else f" {result['measure']}"
+        count = lambda r: "all labels" if r["shots"] is None else f"{r['shots']} per class"
+        return [Row(f"SVM{measure}, {count(r)}{on}", *_interval(r)) for r in result["by_shots"]]
+    if "by_fraction" in result:
+        label = lambda r: f"fine-tuned, {100 * r['fraction']:g} % of the labels{on}"
+        return [Row(label(r), *_interval(r, f"{r['pictures']:,} pictures")) for r in result["by_fraction"]]
+    if "to" in result:
+        return [row for r in result["to"] for row in _transfer(r)]
+    if "uniformity" in result:
+        return [
+            Row(f"alignment{on}", f"{result['alignment']:.3f}", "0 is the best"),
+            Row(f"uniformity{on}", f"{result['uniformity']:.3f}", "lower is more even"),
+            Row(f"effective rank{on}", f"{result['effective_rank']:.1f}", f"of {result['dimensions']} dimensions"),
+        ]
+    if "mistaken" in result:
+        known = [(a, c) for a, c in zip(result["accuracy"], result["classes"], strict=False) if a is not None]
+        (low, worst), (high, best_class) = min(known), max(known)
+        return [Row(f"worst and best class{on}", f"{low:.1f} to {high:.1f}", f"{worst}; {best_class}")]
+    return []
+
+
+def _interval(r: Mapping[str, Any], more: str = "") -> tuple[str, str]:
+    notes = [more] if more else []
+    if r.get("half") is not None:
+        notes.append(f"{r['n']} draws, deviation {r['std']:.2f}")
+    if "note" in r:
+        notes.append(str(r["note"]))
+    spread = "" if r.get("half") is None else f" ± {r['half']:.2f}"
+    return f"{r['mean']:.2f}{spread}", "; ".join(notes)
+
+
+def _transfer(r: Mapping[str, Any]) -> list[Row]:
+    where = f"{r['test_pictures']:,} test pictures"
+    if "mAP" in r:
+        return [Row(f"transfer to {r['data']}, SVM mAP", f"{r['mAP']:.2f}", where)]
+    best = f"best {r['linear_best']:.2f}; {where}"
+    return [
+        Row(f"transfer to {r['data']}, linear", f"{r['linear']:.2f}", best),
+        Row(f"transfer to {r['data']}, kNN", f"{r['knn']:.2f}", where),
+    ]

@@ -1,0 +1,237 @@
+"""From run folders to one page: what is there is read, what is missing and can be made is made and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ressl.console import Silent
+from ressl.data.views import describe
+from ressl.engine.checkpoint import write_atomically
+from ressl.engine.loop import Display
+from ressl.errors import ResslError
+from ressl.evaluating import bench_of, evaluate
+from ressl.evaluation.intervals import interval
+from ressl.inspecting import KINDS, map_of, neighbours_of, thumbs
+from ressl.labelled import evaluation_data, unlabelled_data
+from ressl.measuring import Bench
+from ressl.methods import METHODS
+from ressl.recipes import Recipe, get_recipe, method_options
+from ressl.recipes.paper import PAPER
+from ressl.recipes.typed import plain
+from ressl.report.contents import Grid, Plane, RunPage
+from ressl.report.numbers import rows_of
+from ressl.report.page import render
+from ressl.runs import Run
+from ressl.subjects import subject_of_run
+
+LIMIT = 50_000  # pictures per part that neighbours are looked for in
+_WORDS = ("name", "summary", "paper", "views", "options", "linear")  # written out another way, or no setting
+_ORDER = ("linear", "linear-step", "linear-cosine", "knn", "knn-sweep", "svm", "finetune", "transfer", "geometry")
+
+
+def report(
+    runs: Sequence[Run | str | Path],
+    out: str | Path | None = None,
+    *,
+    data: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    pictures: int = 2000,
+    display: Display | None = None,
+    again: bool = False,
+) -> Path:
+    """Write one self-contained HTML page; ``out`` is ``RUN/report.html`` of the first run by default."""
+    opened = [run if isinstance(run, Run) else Run.open(run) for run in runs]
+    if not opened:
+        raise ResslError("a report needs at least one run folder")
+    shown = display or Silent()
+    names = _names(opened)
+    paper_name, paper = nearest_paper(opened[0].recipe)
+    pages = []
+    for i, (run, name) in enumerate(zip(opened, names, strict=True), 1):
+        shown.message(f"{i} of {len(opened)}: {name}")
+        pages.append(_page(run, name, data, device, precision, pictures, shown, again))
+    path = opened[0].path / "report.html" if out is None else Path(out)
+    made = time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, render(pages, paper_name, settings(paper), made, over_seeds(pages)).encode())
+    return path
+
+
+def over_seeds(pages: Sequence[RunPage]) -> dict[str, str] | None:
+    """Mean and 95 % interval of every measure, where the runs are one recipe with different seeds."""
+    but_seed = [{k: v for k, v in page.recipe.items() if k != "seed"} for page in pages]
+    seeds = {page.recipe.get("seed") for page in pages}
+    if len(pages) < 2 or len(seeds) < len(pages) or any(recipe != but_seed[0] for recipe in but_seed):
+        return None
+    values: dict[str, list[float]] = {}
+    for page in pages:
+        for name, result in page.evaluations.items():
+            for row in rows_of(name, result):
+                if row.number is not None:
+                    values.setdefault(row.what, []).append(row.number)
+    full = {what: interval(found) for what, found in values.items() if len(found) == len(pages)}
+    return {what: f"{found.mean:.2f} ± {found.half:.2f}" for what, found in full.items()}
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The folders' names, made different."""
+    plain_names = [run.path.resolve().name for run in runs]
+    return [name if plain_names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(plain_names)]
+
+
+def _page(
+    run: Run, name: str, data: str | None, device: str, precision: str, pictures: int, shown: Display, again: bool
+) -> RunPage:
+    recipe, facts, metrics = run.recipe, run.facts, run.metrics()
+    grids: list[Grid] = []
+    plane, notes = None, []
+    try:
+        bench = bench_of(subject_of_run(run), data, device, precision, shown, again)
+        labelled = _load(bench)
+        for kind in KINDS:
+            found = neighbours_of(bench, kind, 8)
+            right = found.right if labelled else None
+            names = found.names if labelled else [""] * len(found.names)
+            grids.append(Grid(kind, names, thumbs(found.queries), _small(found.found), right))
+        made = map_of(bench, pictures)
+        plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
+        if labelled and not bench.data.several and data is None:
+            evaluate(run, "classes", device=device, precision=precision, display=shown)
+    except ResslError as error:
+        notes.append(f"Some pictures of {name} could not be shown: {error}.")
+    evaluations, left_out = _evaluations(run)
+    notes += [f"{text} of {name} is left out." for text in left_out]
+    return RunPage(
+        name=name,
+        title=f"{method_name(recipe)} on {recipe.data}",
+        lead=_lead(recipe, facts),
+        tiles=_tiles(run, recipe, facts, metrics),
+        evaluations=evaluations,
+        paper=dict(recipe.paper),
+        metrics=metrics,
+        queue_size=_options(recipe).get("queue_size"),
+        recipe=settings(recipe),
+        environment=_environment(facts),
+        grids=grids,
+        plane=plane,
+        notes=notes,
+    )
+
+
+def _load(bench: Bench) -> bool:
+    """Put the pictures on the bench, with or without labels; says which. Of a large set it takes a part."""
+    found = evaluation_data(bench.recipe, bench.place, LIMIT)
+    some = found or unlabelled_data(bench.recipe, bench.place, LIMIT)
+    bench.__dict__["data"] = some.to(bench.device)  # in place of all of them, which the property would read
+    return found is not None
+
+
+def _small(found: Any) -> Any:
+    return thumbs(found.flatten(0, 1)).unflatten(0, found.shape[:2])
+
+
+def _evaluations(run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """All that can be read, the common ones first; and what is left out, and why."""
+    found, left_out = {}, []
+    steps = run.facts.get("steps")
+    for path in sorted((run.path / "evaluation").glob("*.json")):
+        result = run.read_evaluation(path.stem)
+        try:
+            if not isinstance(result, dict):
+                raise TypeError
+            rows_of(path.stem, result)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            left_out.append(f"The evaluation {path.stem}, which cannot be read,")
+            continue
+        if steps is not None and result.get("step", steps) != steps:
+            left_out.append(f"The evaluation {path.stem}, made after step {result['step']} of {steps},")
+            continue
+        found[path.stem] = result
+    place = {name: i for i, name in enumerate(_ORDER)}
+    return dict(sorted(found.items(), key=lambda item: (place.get(item[0].split("-on-")[0], 99), item[0]))), left_out
+
+
+def method_name(recipe: Recipe) -> str:
+    return METHODS[recipe.method].__name__ if recipe.method in METHODS else recipe.method
+
+
+def _lead(recipe: Recipe, facts: dict[str, Any]) -> str:
+    slim = "" if recipe.width == 64 else f", width {recipe.width}"
+    what = f"{recipe.backbone} ({recipe.stem} stem{slim}), {recipe.image_size} px, "
+    what += f"{recipe.epochs} epochs, batch {recipe.batch_size}"
+    env = facts.get("environment", {})
+    where = env.get("gpu") or env.get("cpu")
+    ended = f"; trained in {clock(facts['seconds'])}" if "seconds" in facts else ""
+    on = f" on {where}" if where else ""
+    when = f", finished {facts['finished'][:10]}" if "finished" in facts else ", not finished"
+    return f"{what}{ended}{on}{when}."
+
+
+def _tiles(run: Run, recipe: Recipe, facts: dict[str, Any], metrics: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    tiles: list[tuple[str, str]] = []
+    linear = run.read_evaluation("linear") or {}
+    demo = (run.read_evaluation("demo") or {}).get("scores", {}).get("ressl", {})
+    top1 = linear.get("last", demo.get("linear"))
+    if top1 is not None:
+        tiles.append(("linear, top-1", f"{top1:.2f} %"))
+    if "linear" in recipe.paper:
+        tiles.append(("the paper's linear", f"{recipe.paper['linear']:.2f} %"))
+    last = next((row["knn"] for row in reversed(metrics) if "knn" in row), None)
+    knn = (run.read_evaluation("knn") or {}).get("top1", last)
+    if knn is not None:
+        tiles.append(("kNN, top-1", f"{knn:.2f} %"))
+    if "seconds" in facts:
+        tiles.append(("training", clock(facts["seconds"])))
+    speeds = [row["images_per_second"] for row in metrics if "images_per_second" in row]
+    if speeds:
+        tiles.append(("pictures a second", f"{statistics.median(speeds):,.0f}"))
+    with contextlib.suppress(ResslError, KeyError):  # no checkpoint, or one of an early version
+        tiles.append(("training pictures", f"{run.checkpoint().facts['pictures']:,}"))
+    return tiles
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(75.2), clock(3725)
+    ('75 s', '1 h 2 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _options(recipe: Recipe) -> dict[str, Any]:
+    """The method's options, defaults included."""
+    return {name: default for name, (_, default) in method_options(recipe.method).items()} | dict(recipe.options)
+
+
+def settings(recipe: Recipe) -> dict[str, str]:
+    """Every setting of a recipe as text, options and views written out."""
+    text = lambda value: value if isinstance(value, str) else json.dumps(plain(value))
+    found = {name: text(value) for name, value in plain(recipe).items() if name not in _WORDS}
+    found |= {name: text(value) for name, value in _options(recipe).items()}
+    for i, view in enumerate(recipe.views):
+        found["teacher view" if i == 0 else "student view" if i == 1 else f"student view {i}"] = describe(view)
+    return found | {f"linear: {name}": text(value) for name, value in plain(recipe.linear).items()}
+
+
+def nearest_paper(recipe: Recipe) -> tuple[str, Recipe]:
+    """The paper's recipe to compare with: of the same data, else of the same input size."""
+    for known in PAPER:
+        if known.name == recipe.name or (known.data == recipe.data and known.backbone == recipe.backbone):
+            return known.name, known
+    name = "cifar10" if recipe.image_size <= 48 else "tiny-imagenet" if recipe.image_size <= 128 else "imagenet-r50"
+    return name, get_recipe(name)
+
+
+def _environment(facts: dict[str, Any]) -> dict[str, Any]:
+    own = {k: facts[k] for k in ("engine", "precision", "peak_memory_gb", "steps", "started", "finished") if k in facts}
+    return {**facts.get("environment", {}), **own}

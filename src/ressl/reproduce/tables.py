@@ -1,0 +1,184 @@
+"""The paper's tables as grids of recipes, with its numbers (linear evaluation, top-1 in percent)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SETS = ("cifar10", "cifar100", "stl10", "tiny-imagenet")
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "stl10": "STL-10", "tiny-imagenet": "Tiny ImageNet"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the paper: where it stands, and what to change in which recipe to get it."""
+
+    row: str
+    column: str
+    recipe: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    paper: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    quick_epochs: int = 20
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(cell.column for cell in self.cells))
+
+
+def _grid(
+    rows: Mapping[str, tuple[Mapping[str, Any], tuple[float | None, ...]]], sets: tuple[str, ...] = SETS
+) -> Iterator[Cell]:
+    """Rows of changes by columns of data sets."""
+    for row, (changes, numbers) in rows.items():
+        for data, number in zip(sets, numbers, strict=True):
+            yield Cell(row, TITLES[data], data, changes, number)
+
+
+TABLE1 = Table(
+    "table1",
+    "Table 1: methods on small and medium data sets",
+    tuple(
+        _grid(
+            {
+                "supervised": ({"method": "supervised"}, (94.22, 74.66, 82.55, 59.26)),
+                "SimCLR": ({"method": "simclr"}, (84.92, 59.28, 85.48, 44.38)),
+                "BYOL": ({"method": "byol"}, (85.82, 57.75, 87.45, 42.70)),
+                "SimSiam": ({"method": "simsiam"}, (88.51, 60.00, 87.47, 37.04)),
+                "MoCo v2": ({"method": "moco-v2"}, (86.18, 59.51, 85.88, 43.36)),
+                "ReSSL": ({}, (90.20, 63.79, 88.25, 46.60)),
+            }
+        )
+    ),
+)
+
+_TAU_T = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07)
+_TAUS = {
+    ("cifar10", 0.1): (89.35, 89.74, 90.09, 90.04, 90.20, 90.18, 88.67),
+    ("cifar10", 0.2): (89.52, 89.67, 89.24, 89.50, 89.22, 89.40, 89.50),
+    ("cifar100", 0.1): (62.34, 62.79, 62.71, 63.79, 63.46, 63.20, 61.31),
+    ("cifar100", 0.2): (60.37, 60.05, 60.24, 60.09, 59.09, 59.12, 59.76),
+    ("stl10", 0.1): (86.65, 86.96, 87.16, 87.32, 88.25, 87.83, 87.08),
+    ("stl10", 0.2): (85.17, 86.12, 85.01, 85.67, 85.21, 85.51, 85.28),
+    ("tiny-imagenet", 0.1): (45.20, 45.40, 46.30, 46.60, 45.08, 45.24, 44.18),
+    ("tiny-imagenet", 0.2): (43.28, 42.98, 43.58, 42.12, 42.70, 42.76, 42.60),
+}
+
+TABLE2 = Table(
+    "table2",
+    "Table 2: temperatures of teacher and student",
+    tuple(
+        Cell(
+            f"{TITLES[data]}, tau_s {tau_s}",
+            f"tau_t {tau_t}",
+            data,
+            {"student_temperature": tau_s, "teacher_temperature": tau_t},
+            number,
+        )
+        for (data, tau_s), numbers in _TAUS.items()
+        for tau_t, number in zip(_TAU_T, numbers, strict=True)
+    ),
+)
+
+TEMPERATURE = Table(
+    "table-temperature",
+    "Table 10: the teacher's temperature near the student's (tau_s 0.1), where the model collapses",
+    tuple(
+        _grid(
+            {
+                f"tau_t {tau}": ({"student_temperature": 0.1, "teacher_temperature": tau}, numbers)
+                for tau, numbers in {
+                    0.08: (10.00, 1.00, 83.05, 39.38),
+                    0.09: (10.00, 1.00, 10.00, 0.50),
+                    0.10: (10.00, 1.00, 10.00, 0.50),
+                }.items()
+            }
+        )
+    ),
+)
+
+TABLE3 = Table(
+    "table3",
+    "Table 3: the teacher's augmentation",
+    tuple(
+        _grid(
+            {
+                "contrastive teacher": ({"views": ["strong", "strong"]}, (86.17, 57.60, 84.71, 40.38)),
+                "weak teacher": ({}, (90.20, 63.79, 88.25, 46.60)),
+            }
+        )
+    ),
+)
+
+_QUEUES = {
+    "cifar10": dict(zip((256, 512, 1024, 4096, 8192, 16384), (89.37, 89.53, 89.83, 90.04, 90.15, 90.35), strict=True)),
+    "cifar100": dict(zip((256, 512, 1024, 4096, 8192, 16384), (61.17, 62.47, 63.20, 63.79, 63.84, 64.06), strict=True)),
+    "stl10": dict(zip((256, 1024, 4096, 8192, 16384, 32768), (85.88, 87.23, 87.72, 87.42, 87.32, 87.47), strict=True)),
+    "tiny-imagenet": dict(
+        zip((256, 1024, 4096, 8192, 16384, 32768), (43.08, 45.32, 45.78, 45.42, 46.60, 46.48), strict=True)
+    ),
+}
+
+TABLE4 = Table(
+    "table4",
+    "Table 4: the size of the memory queue (tau_t 0.04)",
+    tuple(
+        Cell(TITLES[data], f"K {size}", data, {"queue_size": size, "teacher_temperature": 0.04}, number)
+        for data, numbers in _QUEUES.items()
+        for size, number in numbers.items()
+    ),
+)
+
+_TEACHER_VIEWS = {
+    "none": 31.74,
+    "crop": 46.00,
+    "flip": 30.98,
+    "jitter": 29.46,
+    "gray": 29.68,
+    "blur": 30.10,
+    "crop+flip": 46.60,
+    "crop+jitter": 44.44,
+    "crop+gray": 42.28,
+    "crop+blur": 44.88,
+    "crop+flip+jitter": 43.70,
+    "crop+flip+gray": 42.28,
+    "crop+flip+blur": 44.52,
+}
+
+AUGMENTATION = Table(
+    "table-augmentation",
+    "Table 11: thirteen augmentations of the teacher's view (Tiny ImageNet, tau_t 0.04)",
+    tuple(
+        Cell(words, "Tiny ImageNet", "tiny-imagenet", {"views": [words, "strong"], "teacher_temperature": 0.04}, number)
+        for words, number in _TEACHER_VIEWS.items()
+    ),
+)
+
+IMAGENET = Table(
+    "imagenet",
+    "Tables 5 to 7: ImageNet, 200 epochs",
+    (
+        Cell("MoCo v2", "ResNet-50", "imagenet-r50", {"method": "moco-v2"}, 67.5),
+        Cell("ReSSL", "ResNet-50", "imagenet-r50", {}, 69.9),
+        Cell("ReSSL, 4 crops", "ResNet-50", "imagenet-r50-4crops", {}, 73.8),
+        Cell("ReSSL, 5 crops", "ResNet-50", "imagenet-r50-5crops", {}, 74.7),
+        Cell("MoCo v2", "ResNet-18", "imagenet-r18", {"method": "moco-v2"}, 52.2),
+        Cell("ReSSL", "ResNet-18", "imagenet-r18", {}, 58.1),
+    ),
+    quick_epochs=5,
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table for table in (TABLE1, TABLE2, TABLE3, TABLE4, TEMPERATURE, AUGMENTATION, IMAGENET)
+}

@@ -1,0 +1,203 @@
+"""What every method must do, one test for all: train, resume to the bit, and compute the same on two processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from ressl.engine.loop import Rhythm
+from ressl.engine.optimisers import build_optimiser, set_lr
+from ressl.engine.signals import Interrupted
+from ressl.errors import ResslError
+from ressl.methods import METHODS
+from ressl.nn.processes import my_rows
+from ressl.pretraining import pretrain
+from ressl.recipes import Recipe, get_recipe, method_options
+from ressl.runs import Run, build_method
+
+PICTURES = 72
+SMALL: dict[str, Any] = {
+    **{"backbone": "resnet10", "width": 4, "image_size": 16, "batch_size": 16, "epochs": 3, "warmup_epochs": 0.5},
+    **{"knn_every": 0, "knn_k": 5, "seed": 3},
+}
+OPTIONS: dict[str, Any] = {
+    **{"hidden_dim": 16, "output_dim": 8, "queue_size": 32, "bank_size": PICTURES, "num_classes": 3, "negatives": 32},
+    **{"predictor_dim": 4, "prototypes": 6, "background": 24, "clusters": 5, "cluster_after": 1, "hardest": 8},
+    **{"mixed": 8, "mixed_with_query": 4, "granularities": (3, 6), "teacher_width": 4, "teacher_hidden_dim": 16},
+}
+SHARED = [name for name in METHODS if name not in ("ressl", "seed")]  # ReSSL has its own test; SEED shares a queue only
+
+
+def small(method: str, **changes: Any) -> Recipe:
+    options = {name: value for name, value in OPTIONS.items() if name in method_options(method)}
+    return get_recipe("demo").replace(method=method, **(SMALL | {"data": "array"} | options | changes))
+
+
+def tensors(run: Run) -> dict[str, Tensor]:
+    return run.checkpoint().tensors
+
+
+# --- training and resuming ---
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
+    """A trained MoCo v2, for SEED to learn from."""
+    out = tmp_path_factory.mktemp("teacher") / "run"
+    from ressl.console import Silent
+
+    pretrain(small("moco-v2", epochs=1), data=pictures, out=out, device="cpu", display=Silent())
+    return out
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "pictures.npz"
+    images = np.random.default_rng(0).integers(0, 120, (PICTURES + 12, 16, 16, 3), dtype=np.uint8)
+    labels = np.arange(len(images)) % 3
+    for i, c in enumerate(labels):
+        images[i, :, :, c] += 130
+    np.savez(
+        path, x_train=images[:PICTURES], y_train=labels[:PICTURES], x_test=images[PICTURES:], y_test=labels[PICTURES:]
+    )
+    return path
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_stopped_in_the_middle_equals_an_undisturbed_one(
+    name: str, tmp_path: Path, pictures: Path, memory: Any, request: pytest.FixtureRequest
+) -> None:
+    """Stopped inside the second epoch, behind the first clusters; every tensor of the end is equal to the bit."""
+    changes = {"teacher": str(request.getfixturevalue("teacher"))} if name == "seed" else {}
+    recipe = small(name, **changes)
+    rhythm = Rhythm(log_steps=1, checkpoint_minutes=1e9)
+    kind: dict[str, Any] = {"data": pictures, "device": "cpu", "rhythm": rhythm}
+    whole = pretrain(recipe, out=tmp_path / "a", display=memory(), **kind)
+    with pytest.raises(Interrupted):
+        pretrain(recipe, out=tmp_path / "b", display=memory(6, lambda: signal.raise_signal(signal.SIGINT)), **kind)
+    parts = pretrain(out=tmp_path / "b", resume=True, display=memory(), device="cpu", rhythm=rhythm)
+    one, two = tensors(whole), tensors(parts)
+    assert one.keys() == two.keys()
+    for key, tensor in one.items():
+        assert torch.equal(tensor, two[key]), key
+    before = {f"method.{key}": value for key, value in build_method(recipe).state_dict().items()}
+    assert any(not torch.equal(before[key], one[key]) for key in before if key.startswith("method.backbone."))
+    assert len(whole.curve("knn")) == 1  # its backbone can be measured
+
+
+def test_seed_without_a_teacher_says_what_it_needs(tmp_path: Path, pictures: Path, memory: Any) -> None:
+    for place, says in (("", "was not named"), (str(tmp_path / "none"), "there is no checkpoint in")):
+        with pytest.raises(ResslError, match=rf"{says}.*--teacher RUN"):
+            pretrain(small("seed", teacher=place), data=pictures, out=tmp_path / f"run{len(place)}", device="cpu",
+                     display=memory())  # fmt: skip
+
+
+def test_seed_keeps_its_teacher_as_it_was_and_can_be_opened_without_it(
+    tmp_path: Path, pictures: Path, memory: Any, teacher: Path
+) -> None:
+    recipe = small("seed", teacher=str(teacher), epochs=1)
+    run = pretrain(recipe, data=pictures, out=tmp_path / "run", device="cpu", display=memory())
+    end, start = tensors(run), tensors(Run.open(teacher))
+    for key, value in start.items():
+        if key.startswith("method.backbone."):
+            assert torch.equal(end[key.replace("method.backbone.", "method.frozen.0.")], value), key
+    (run.path / "recipe.json").write_text(recipe.replace(teacher="moved away").to_json())
+    assert Run.open(run.path).backbone() is not None
+
+
+def test_seed_names_a_teacher_of_another_shape(teacher: Path) -> None:
+    with pytest.raises(ResslError, match="another network than teacher_backbone"):
+        build_method(small("seed", teacher=str(teacher), teacher_width=8))
+
+
+def test_a_bank_or_classifier_of_the_wrong_size_names_the_fix(tmp_path: Path, pictures: Path, memory: Any) -> None:
+    for name, changes, says in (
+        ("instdisc", {"bank_size": 70}, "--bank-size 72"),
+        ("supervised", {"num_classes": 2}, "--num-classes 3"),
+    ):
+        with pytest.raises(ResslError, match=says):
+            pretrain(small(name, **changes), data=pictures, out=tmp_path / name, device="cpu", display=memory())
+
+
+# --- two processes ---
+
+
+class Stay(nn.Module):
+    """No shuffle. Which rows meet in the teacher's batch norm is another test's business."""
+
+    def forward(self, n: int) -> tuple[Tensor, Tensor]:
+        place = torch.arange(n)
+        return place, place
+
+
+def train_alike(name: str, world: int, steps: int = 3) -> dict[str, Tensor]:
+    """A few steps on a fixed batch in float64, this process's rows of it; gradients are averaged over processes."""
+    recipe = small(name, bn_groups=2 // world, batch_size=16, lr=0.05)
+    method = build_method(recipe).double().train()
+    if hasattr(method, "shuffle"):
+        method.shuffle = Stay()
+    optimiser = build_optimiser(
+        recipe.optimiser, method, momentum=0.9, weight_decay=1e-3, decay_norm_and_bias=recipe.decay_norm_and_bias
+    )
+    set_lr(optimiser, torch.tensor(0.1))
+    draw = torch.Generator().manual_seed(0)
+    for step in range(steps):
+        if step == 1:
+            method.begin_epoch(1)
+        method.set_progress(torch.tensor(step / steps, dtype=torch.float64))
+        sizes = [view.size for view in recipe.views]
+        views = [my_rows(torch.randn(16, 3, s, s, dtype=torch.float64, generator=draw)) for s in sizes]
+        given = {"index": torch.randperm(PICTURES, generator=draw)[:16], "labels": torch.arange(16) % 3}
+        output = method(views, **{want: my_rows(given[want]) for want in method.wants})
+        output.loss.backward()
+        for group in optimiser.param_groups:
+            for p in group["params"]:
+                if world > 1 and p.grad is not None:
+                    dist.all_reduce(p.grad)
+                    p.grad /= world
+        optimiser.step()
+        optimiser.zero_grad()
+        method.after_step(output.carry)
+    return {key: value for key, value in method.state_dict().items() if "running" not in key and "tracked" not in key}
+
+
+def _worker(rank: int, world: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    for name in SHARED:
+        state = train_alike(name, world)
+        if rank == 0:
+            torch.save(state, Path(folder, f"{name}.pt"))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Tensor]]:
+    """What two processes made of every method; started once for all of them."""
+    folder = tmp_path_factory.mktemp("processes")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(_worker, (2, port, str(folder)), nprocs=2)
+    return lambda name: torch.load(folder / f"{name}.pt")
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_two_processes_are_one_with_two_groups(name: str, shared: Callable[[str], dict[str, Tensor]]) -> None:
+    """Weights, teacher, queue, bank, clusters and prototypes after three steps."""
+    two, one = shared(name), train_alike(name, 1)
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, rtol=1e-6, atol=1e-9, msg=lambda m, k=key: f"{k}: {m}")

@@ -1,0 +1,73 @@
+"""k-means against scikit-learn, and the parts that banks stand on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.cluster import KMeans
+
+from ressl.nn import Draws, MemoryBank, kmeans
+
+
+def clouds(n: int = 600, d: int = 8, k: int = 12, seed: int = 0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    centres = 4 * torch.randn(k, d, generator=draw)
+    return centres[torch.arange(n) % k] + torch.randn(n, d, generator=draw)
+
+
+@pytest.mark.parametrize("k", [1, 5, 12, 80])
+@pytest.mark.parametrize("kind", ["clouds", "noise"])
+def test_inertia_is_as_low_as_scikit_learn_s(kind: str, k: int) -> None:
+    points = clouds() if kind == "clouds" else torch.randn(600, 8, generator=torch.Generator().manual_seed(1))
+    theirs = sum(KMeans(k, n_init=1, random_state=seed).fit(points.numpy()).inertia_ for seed in range(8))
+    ours = sum(kmeans(points, k, key=seed).inertia.item() for seed in range(8))
+    assert ours <= 1.05 * theirs
+
+
+def test_labels_name_the_nearest_centroid_and_inertia_is_their_distance() -> None:
+    points = clouds()
+    found = kmeans(points, 9, key=3)
+    distance = torch.cdist(points.double(), found.centroids.double()).pow(2)
+    assert torch.equal(found.labels, distance.argmin(1))
+    assert found.inertia.item() == pytest.approx(distance.min(1).values.sum().item(), rel=1e-4)
+    # converged: a centroid is the mean of its points
+    means = torch.stack([points[found.labels == c].mean(0) for c in range(9)])
+    torch.testing.assert_close(found.centroids, means, rtol=1e-3, atol=1e-3)
+
+
+def test_the_same_key_gives_the_same_clusters_and_another_round_others() -> None:
+    points = clouds(k=40)
+    first, again, other = (kmeans(points, 20, key=5, round=r) for r in (0, 0, 1))
+    assert torch.equal(first.labels, again.labels)
+    assert torch.equal(first.centroids, again.centroids)
+    assert not torch.equal(first.centroids, other.centroids)
+
+
+def test_no_cluster_stays_empty_where_points_are_alike() -> None:
+    points = torch.cat((torch.zeros(50, 3), torch.randn(10, 3, generator=torch.Generator().manual_seed(0))))
+    found = kmeans(points, 10, key=0)
+    assert found.centroids.isfinite().all()
+    assert len(found.labels.unique()) >= 9
+    with pytest.raises(ValueError, match="cannot make"):
+        kmeans(points, 61, key=0)
+
+
+def test_a_bank_averages_and_keeps_unit_length() -> None:
+    bank = MemoryBank(6, 4, momentum=0.5)
+    before = bank.vectors.clone()
+    z = torch.nn.functional.normalize(torch.randn(2, 4), dim=1)
+    bank.update(torch.tensor([4, 1]), z)
+    for row, index in zip(z, (4, 1), strict=True):
+        mixed = 0.5 * before[index] + 0.5 * row
+        torch.testing.assert_close(bank.vectors[index], mixed / mixed.norm())
+    assert torch.equal(bank.vectors[[0, 2, 3, 5]], before[[0, 2, 3, 5]])
+
+
+def test_draws_go_on_where_a_state_dict_left_them() -> None:
+    draws, twin = Draws(), Draws()
+    first, second = draws(4, 3), draws(4, 3)
+    assert not torch.equal(first, second)
+    assert first.min() >= 0
+    assert first.max() < 1
+    twin.load_state_dict(draws.state_dict())
+    assert torch.equal(draws(5, 2), twin(5, 2))

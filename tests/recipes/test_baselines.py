@@ -1,0 +1,115 @@
+"""What ``--method`` brings with it, against the paper's appendix and Table 1 written out a second time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ressl.errors import ResslError
+from ressl.methods import METHODS
+from ressl.recipes import RECIPES, Recipe, get_recipe, method_options
+from ressl.recipes.baselines import BASELINES, DEMO, PAPER
+
+SETS = ("cifar10", "cifar100", "stl10", "tiny-imagenet")
+TABLE1 = {
+    "supervised": (94.22, 74.66, 82.55, 59.26),
+    "simclr": (84.92, 59.28, 85.48, 44.38),
+    "byol": (85.82, 57.75, 87.45, 42.70),
+    "simsiam": (88.51, 60.00, 87.47, 37.04),
+    "moco-v2": (86.18, 59.51, 85.88, 43.36),
+}
+SGD = {"optimiser": "sgd", "lr": 0.06, "weight_decay": 5e-4, "momentum": 0.9, "warmup_epochs": 5.0, "epochs": 200}
+LARS = SGD | {"optimiser": "lars", "lr": 1.0, "weight_decay": 1e-4}
+APPENDIX = {"simclr": LARS, "byol": LARS, "simsiam": SGD, "moco-v2": SGD}
+
+
+def test_every_method_has_settings_and_every_setting_a_method() -> None:
+    assert set(BASELINES) == set(METHODS)
+    assert set(PAPER) <= set(METHODS)
+    assert set(DEMO) <= set(METHODS)
+    for name, found in [*BASELINES.items(), *DEMO.items()]:
+        assert set(found.options) <= set(method_options(name)), name
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("base", RECIPES)
+def test_every_recipe_takes_every_method(base: str, name: str) -> None:
+    recipe = get_recipe(base).replace(method=name)
+    assert recipe.check() == []
+    assert recipe.name == base
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert len(recipe.views) >= METHODS[name].fewest_views
+
+
+@pytest.mark.parametrize("name", TABLE1)
+@pytest.mark.parametrize("place", range(4))
+def test_table_1_and_the_appendix(name: str, place: int) -> None:
+    own, recipe = get_recipe(SETS[place]), get_recipe(SETS[place]).replace(method=name)
+    assert recipe.paper == {"linear": TABLE1[name][place]}
+    if name in APPENDIX:
+        assert {key: getattr(recipe, key) for key in APPENDIX[name]} == APPENDIX[name]
+        assert recipe.views == (own.views[1], own.views[1])
+    linear = recipe.linear
+    if name in ("simclr", "byol"):
+        assert (linear.schedule, linear.lr, linear.epochs) == ("cosine", 0.2, 100)
+    else:
+        assert (linear.schedule, linear.lr, linear.epochs) == ("step", 30.0, 100)
+    if name == "moco-v2":
+        shared = ("hidden_dim", "output_dim", "queue_size", "teacher_momentum")
+        assert {k: recipe.options[k] for k in shared} == {k: own.options[k] for k in shared}
+        assert recipe.options["temperature"] == 0.2
+        assert recipe.bn_groups == 8
+    if name == "supervised":
+        (view,) = recipe.views
+        assert (view.crop, view.pad, view.flip, view.jitter) == (None, recipe.image_size // 8, 0.5, 0.0)
+        assert recipe.options["num_classes"] == (10, 100, 10, 200)[place]
+
+
+def test_what_is_asked_for_wins_over_the_method_s_settings() -> None:
+    recipe = get_recipe("cifar10").replace(
+        method="byol", lr="0.5", hidden_dim="64", views=["weak", "weak"], bn_groups=4
+    )
+    assert (recipe.lr, recipe.options["hidden_dim"], recipe.bn_groups, recipe.optimiser) == (0.5, 64, 4, "lars")
+    assert recipe.views[0].jitter == 0.0
+    again = recipe.replace(method="byol", epochs=3)  # the same method changes nothing else
+    assert (again.lr, again.options, again.epochs) == (0.5, recipe.options, 3)
+
+
+def test_settings_follow_the_size_and_data_asked_for_in_the_same_breath() -> None:
+    recipe = get_recipe("cifar10").replace(method="cpc-v2", image_size=64)
+    assert (recipe.options["patch"], recipe.options["stride"], recipe.views[0].size) == (32, 16, 64)
+    assert [v.size for v in get_recipe("cifar10").replace(method="swav", image_size=64).views] == [
+        64,
+        64,
+        32,
+        32,
+        32,
+        32,
+    ]
+    assert get_recipe("cifar10").replace(method="instdisc", data="stl10").options["bank_size"] == 105_000
+
+
+def test_another_method_takes_back_what_the_first_had_set() -> None:
+    there = get_recipe("cifar10").replace(method="byol").replace(method="moco-v2")
+    straight = get_recipe("cifar10").replace(method="moco-v2")
+    assert (there.optimiser, there.lr, there.bn_groups, there.linear) == (
+        *(straight.optimiser, straight.lr, straight.bn_groups, straight.linear),
+    )
+    assert get_recipe("cifar10").replace(method="byol").replace(method="ressl").views == get_recipe("cifar10").views
+
+
+def test_stronger_views_are_clsa_s_alone() -> None:
+    rand: dict[str, Any] = {}
+    for name in METHODS:
+        rand[name] = [view.randaugment for view in get_recipe("cifar10").replace(method=name).views]
+    assert rand.pop("clsa") == [0, 0, 5]
+    assert rand.pop("clsa-multi") == [0, 0, 5, 5, 5, 5, 5]
+    assert not any(any(found) for found in rand.values())
+
+
+def test_too_few_views_for_a_method_are_named() -> None:
+    with pytest.raises(ResslError, match="clsa needs at least 3 views, teacher first, not 2"):
+        get_recipe("cifar10").replace(method="clsa", views=["strong", "strong"]).check()
+    with pytest.raises(ResslError, match="unknown recipe field or option 'queue_size'"):
+        get_recipe("cifar10").replace(method="byol", queue_size=5)

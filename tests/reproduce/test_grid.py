@@ -1,0 +1,194 @@
+"""The paper's tables as grids, and the ledger that knows which of their runs are there."""
+
+from __future__ import annotations
+
+import copy
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ressl import cli
+from ressl.engine.signals import Interrupted
+from ressl.errors import ResslError
+from ressl.recipes import get_recipe
+from ressl.reproduce import grid, running
+from ressl.reproduce.grid import Job, Ledger, Summary, identity, jobs
+from ressl.reproduce.page import command, page
+from ressl.reproduce.tables import TABLES, Cell, Table
+
+ROOT = Path(__file__).parents[2]
+TINY = {
+    "width": 4, "backbone": "resnet10", "image_size": 16, "batch_size": 32, "bn_groups": 2, "queue_size": 64,
+    "hidden_dim": 16, "output_dim": 8, "epochs": 1, "knn_every": 0, "warmup_epochs": 0.1,
+    "linear": {"epochs": 1, "augment": False},
+}  # fmt: skip
+SMALL = Table(
+    "small", "A small table", (Cell("a", "x", "demo", TINY, 50.0), Cell("b", "x", "demo", {**TINY, "lr": 0.1}))
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [("table1", 24), ("table2", 56), ("table3", 8), ("table4", 24), ("table-temperature", 12),
+     ("table-augmentation", 13), ("imagenet", 6)],
+)  # fmt: skip
+def test_every_cell_is_a_recipe_that_can_run(name: str, cells: int) -> None:
+    planned = jobs(TABLES[name])
+    assert len(planned) == cells
+    assert len({(job.cell.row, job.cell.column) for job in planned}) == cells
+    assert len({job.key for job in planned}) == cells  # no two cells are the same experiment
+    for job in planned:
+        job.recipe.check()
+
+
+def test_the_best_cells_of_the_ablations_are_the_recipes_themselves() -> None:
+    """The paper reports one number for what several of its tables contain; so does our ledger."""
+    plain = identity(get_recipe("cifar10"))
+    for name in ("table1", "table2", "table3"):
+        assert plain in {job.key for job in jobs(TABLES[name])}
+    assert identity(get_recipe("tiny-imagenet")) in {job.key for job in jobs(TABLES["table-augmentation"])}
+
+
+def test_an_experiment_is_what_decides_the_result() -> None:
+    recipe = get_recipe("cifar10")
+    assert identity(recipe.replace(knn_every=3, summary="other words")) == identity(recipe)
+    for change in ({"seed": 1}, {"teacher_temperature": 0.04}, {"epochs": 100}, {"lr": 0.05}):
+        assert identity(recipe.replace(**change)) != identity(recipe)
+
+
+def test_quick_is_shorter_and_another_experiment() -> None:
+    quick = jobs(TABLES["table4"], quick=True)
+    assert {job.recipe.epochs for job in quick} == {20}
+    assert not {job.key for job in quick} & {job.key for job in jobs(TABLES["table4"])}
+
+
+def test_words_choose_cells() -> None:
+    chosen = jobs(TABLES["table2"], only="cifar-10, tau_s 0.1", seeds=(0, 1))
+    assert len(chosen) == 14
+    with pytest.raises(ResslError, match="no cell of table2"):
+        jobs(TABLES["table2"], only="svhn")
+
+
+def record_of(job: Job, last: float, finished: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
+    recipe = json.loads(job.recipe.to_json())
+    evaluations = {"linear": {"last": last, "best": last + 0.5}}
+    return {
+        "kind": "pretrain", "name": recipe["name"], "recipe": recipe, "seed": recipe["seed"], "commit": "abc",
+        "environment": {"device": "cuda", "gpu": "some GPU"}, "finished": finished, "seconds": 120.0, "steps": 1,
+        "images_per_second": 1000.0, "evaluations": evaluations, "curves": {"knn": [[1, 40.0]]},
+    }  # fmt: skip
+
+
+def write(folder: Path, *records: dict[str, Any]) -> Ledger:
+    for number, record in enumerate(records):
+        (folder / f"{number}.json").write_text(json.dumps(record))
+    return Ledger(folder)
+
+
+def test_the_newest_evaluated_record_of_the_experiment_is_found(tmp_path: Path) -> None:
+    job = jobs(TABLES["table3"])[0]
+    old, new = record_of(job, 80.0), record_of(job, 81.0, "2026-02-01T00:00:00Z")
+    bare = record_of(job, 82.0, "2026-03-01T00:00:00Z") | {"evaluations": {}}
+    other = record_of(jobs(TABLES["table3"], seeds=(1,))[0], 83.0)
+    ledger = write(tmp_path, old, new, bare, other)
+    found = ledger.find(job)
+    assert found is not None
+    assert found["evaluations"]["linear"]["last"] == 81.0
+
+
+def test_a_record_from_before_a_field_existed_is_still_its_experiment(tmp_path: Path) -> None:
+    job = jobs(TABLES["table3"])[0]
+    record = copy.deepcopy(record_of(job, 80.0))
+    del record["recipe"]["knn_temperature"]
+    del record["recipe"]["views"][0]["solarize_threshold"]
+    assert write(tmp_path, record).find(job) is not None
+
+
+def test_seeds_become_mean_and_spread() -> None:
+    records = [record_of(job, last) for job, last in zip(jobs(TABLES["table3"])[:3], (80.0, 81.0, 82.0), strict=True)]
+    summary = Summary.of(records)
+    assert summary is not None
+    assert (summary.last, summary.spread, summary.n, summary.best) == (81.0, 1.0, 3, 81.5)
+    assert summary.text() == "81.00 ± 1.00 (n 3, best 81.50)"
+    assert Summary.of([]) is None
+
+
+def test_time_is_taken_from_runs_alike(tmp_path: Path) -> None:
+    job = jobs(TABLES["table3"])[0]
+    assert write(tmp_path).seconds(job) is None
+    half = jobs(TABLES["table3"], epochs=100)[0]
+    assert write(tmp_path, record_of(half, 1.0)).seconds(job) == pytest.approx(240.0)
+
+
+def test_what_is_no_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{broken")
+    with pytest.raises(ResslError, match="cannot read the record"):
+        Ledger(tmp_path)
+
+
+class Stopping(running.Quiet):
+    def progress(self, done: int, total: int, values: dict[str, float]) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_interrupted_table_goes_on_and_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+    job = jobs(SMALL)[0]
+    place = lambda name: running.Place(runs=str(tmp_path / name), into=str(tmp_path / f"{name}-results"), device="cpu")
+    whole = running.make(job, place("whole"), running.Quiet())
+    with pytest.raises(Interrupted):
+        running.make(job, place("cut"), Stopping())
+    assert not (tmp_path / "cut-results").exists()
+    cut = running.make(job, place("cut"), running.Quiet())
+    assert cut["evaluations"]["linear"]["curve"] == whole["evaluations"]["linear"]["curve"]
+    assert cut["curves"]["loss"][-1] == whole["curves"]["loss"][-1]
+    assert Ledger(tmp_path / "cut-results").find(job) is not None
+
+
+def test_the_command_makes_what_is_missing_once(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(TABLES, "small", SMALL)
+    made = []
+    make = running.make
+    monkeypatch.setattr(running, "make", lambda job, *rest: made.append(job) or make(job, *rest))
+    words = ["reproduce", "small", "--device", "cpu", "--runs", str(tmp_path / "runs"), "--into", str(tmp_path / "led")]
+    assert cli.main([*words, "--only", "a"]) == 0
+    assert cli.main([*words, "--dry-run"]) == 0
+    assert "2 runs, 1 of them in the ledger, 1 to make" in capsys.readouterr().out
+    assert len(made) == 1
+    assert cli.main(words) == 0
+    assert cli.main(words) == 0
+    assert [job.cell.row for job in made] == ["a", "b"]
+    shown = capsys.readouterr().out
+    assert "50.00" in shown
+    assert shown.count("(n 1, best") == 4
+
+
+def test_an_unknown_table_offers_the_nearest(capsys) -> None:
+    assert cli.main(["reproduce", "tabel1"]) == 2
+    assert "did you mean 'table1'" in capsys.readouterr().err
+
+
+def test_the_page_is_what_the_ledger_says() -> None:
+    """docs/RESULTS.md is generated: run 'ressl results' after a new record."""
+    assert (ROOT / "docs" / "RESULTS.md").read_text(encoding="utf-8") == page(Ledger(ROOT / "results"))
+
+
+def test_a_cell_on_the_page_has_its_number_and_its_command(tmp_path: Path) -> None:
+    job = jobs(TABLES["table3"], only="contrastive teacher | cifar-10 |")[0]
+    text = page(write(tmp_path, record_of(job, 86.0)))
+    line = next(line for line in text.splitlines() if line.startswith("| contrastive teacher"))
+    assert "| 86.17 | 86.00 (n 1, best 86.50) | -0.17 |" in line
+    assert "`ressl pretrain cifar10 --views strong strong`" in line
+    assert get_recipe("cifar10").replace(views=["strong", "strong"]) == job.recipe.replace(seed=0)
+
+
+def test_the_commands_on_the_page_name_known_options() -> None:
+    parser = cli.build_parser("pretrain")
+    for table in TABLES.values():
+        for cell in table.cells:
+            options, rest = parser.parse_known_args(command(cell).split()[1:])
+            assert not rest
+            assert options.recipe == cell.recipe
+    assert grid.LINEAR == "linear"
