@@ -129,15 +129,15 @@ def test_the_card_has_input_recipe_and_results(make_run: Callable[..., Run]) -> 
     run = make_run(stem="small")
     run.note({"finished": "2026-01-02", "steps": 7, "environment": {"ressl": "9.9", "commit": "abc123"}})
     run.write_evaluation("knn", {"top1": 61.25, "seconds": 3.0, "step": 7, "test": "own test split"})
-    export(run, "torchvision")
+    export(run, "torchvision", licence="CC BY 4.0")
     card = json.loads((run.path / "export" / "run-torchvision.card.json").read_text())
     assert (card["commit"], card["made_by"], card["image_size"]) == ("abc123", "ressl 9.9", 16)
-    assert card["recipe"]["queue_size" if "queue_size" in card["recipe"] else "options"]
     assert card["metrics"] == {"knn": {"top1": 61.25, "step": 7, "test": "own test split"}}
     assert Recipe.from_json(json.dumps(card["recipe"])) == run.recipe
     text = cards.model_card(card)
     assert "61\\.25" in text
     assert "abc123" in text
+    assert "## Licence\n\nCC BY 4\\.0\n" in text
 
 
 def test_names_from_outside_stay_text_in_the_model_card(make_run: Callable[..., Run]) -> None:

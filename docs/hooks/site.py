@@ -148,7 +148,12 @@ def results_table() -> str:
         recipe, done = found["recipe"], found["evaluations"]
         knn, linear = done.get("knn", {}).get("top1"), done.get("linear", {})
         demo = done.get("demo", {}).get("scores", {}).get("ressl", {})
-        knn, last, best = knn or demo.get("knn"), linear.get("last", demo.get("linear")), linear.get("best")
+        curve = found["curves"].get("knn") or [[0, None]]
+        knn, last, best = (
+            knn or demo.get("knn") or curve[-1][1],
+            linear.get("last", demo.get("linear")),
+            linear.get("best"),
+        )
         shown = "" if last is None else f"{last:.2f}" + ("" if best is None else f" ({best:.2f})")
         machine = found["environment"].get("gpu") or found["environment"].get("cpu") or ""
         cells = [found["name"], recipe["method"], recipe["epochs"], found["seed"]]

@@ -17,7 +17,10 @@ SCHEMA = 1
 _FACTS = ("finished", "steps", "seconds", "precision", "engine", "environment")  # of run.json; its data is a path here
 
 
-def card_of(run: Run, features_dim: int) -> dict[str, Any]:
+_LICENCE = "none stated; mind that of the pictures it was learned from"
+
+
+def card_of(run: Run, features_dim: int, licence: str | None = None) -> dict[str, Any]:
     """The card of a run as JSON values; no path of this machine is in it."""
     recipe, facts = run.recipe, run.facts
     resize = recipe.linear.resize or recipe.image_size
@@ -35,7 +38,7 @@ def card_of(run: Run, features_dim: int) -> dict[str, Any]:
         "std": list(recipe.std),
         "input": "N x 3 x H x W float32, RGB: pixels / 255, minus mean, over std; short side to resize, centre crop",
         "output": "N x features_dim float32: features after average pooling",
-        "licence": "the weights carry no licence of their own; mind that of the pictures they were learned from",
+        "licence": licence or _LICENCE,
         "commit": environment.get("commit"),
         "recipe": plain(recipe),
         "run": {key: facts[key] for key in _FACTS if key in facts},
@@ -187,10 +190,11 @@ def model_card(card: Mapping[str, Any]) -> str:
     ]
     table = "\n".join(f"| {escaped(name)} | {escaped(value)} |" for name, value in rows)
     return (
-        "---\nlibrary_name: ressl\ntags:\n- self-supervised-learning\n- image-feature-extraction\n---\n\n"
+        "---\nlibrary_name: ressl\nlicense: other\n"
+        "tags:\n- self-supervised-learning\n- image-feature-extraction\n---\n\n"
         f"# {escaped(title)}\n\nA backbone trained without labels. It turns a picture into a vector; pictures of the "
         f"same kind get similar vectors.\n\n| | |\n|---|---|\n{table}\n\n## Numbers\n\n{_numbers(card['metrics'])}\n\n"
-        f"## Load it\n\n{_ways(card)}\n\n## Licence\n\n{escaped(card['licence'].capitalize())}. The full recipe and "
+        f"## Load it\n\n{_ways(card)}\n\n## Licence\n\n{escaped(card['licence'])}\n\nThe full recipe and "
         "the versions of everything used are in config.json.\n"
     )
 

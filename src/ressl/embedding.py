@@ -14,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Embeddings:
     paths: Sequence[str]  # the name of each row
     broken: dict[str, str]  # pictures that could not be read, with the reason
     out: Path | None = None
+    seconds: float = 0.0  # from the first picture on, when the model was ready
 
 
 def embed(
@@ -85,7 +87,9 @@ def embed(
     encoder = model if isinstance(model, Encoder) else Encoder(model, device, precision)
     workers = default_workers() if workers is None else workers
     job = _Job(source, encoder, workers, batch_size, display or console.Silent())
-    return _in_memory(job) if place is None else _to_file(job, place)
+    start = time.monotonic()
+    found = _in_memory(job) if place is None else _to_file(job, place)
+    return replace(found, seconds=time.monotonic() - start)
 
 
 @dataclass(frozen=True)

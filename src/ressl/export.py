@@ -52,11 +52,11 @@ class _Job(NamedTuple):
         return torch.zeros(2, 3, size, size)  # two: a batch of one would become a constant
 
 
-def export(run: Run | str | Path, to: str, out: str | Path | None = None) -> Exported:
+def export(run: Run | str | Path, to: str, out: str | Path | None = None, licence: str | None = None) -> Exported:
     """Write the run's backbone for ``to`` (a key of ``FORMATS``) and say where and how it is loaded.
 
     Without ``out`` it goes to ``RUN/export/``. Mean, std, input size, recipe, commit and results travel inside the
-    file where the format has a place for them, else in a .card.json beside it.
+    file where the format has a place for them, else in a .card.json beside it; so does ``licence``, in your words.
     """
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
@@ -69,7 +69,7 @@ def export(run: Run | str | Path, to: str, out: str | Path | None = None) -> Exp
     recipe, trained = run.recipe, run.backbone()
     # Anew, with norms of one group: others know no more, and in eval mode all are the same.
     backbone = filled(recipe.backbone, recipe.stem, recipe.width, trained.state_dict())
-    job = _Job(backbone.requires_grad_(False), card_of(run, int(backbone.features_dim)), path)  # type: ignore[arg-type]
+    job = _Job(backbone.requires_grad_(False), card_of(run, int(backbone.features_dim), licence), path)  # type: ignore[arg-type]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return Exported(path, write(job))

@@ -48,6 +48,6 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         )
     if not options.quiet:
         rows, dim = found.features.shape
-        print(f"{rows:,} pictures as {dim} numbers each in {shown(options.out)}")
+        print(f"{rows:,} pictures as {dim} numbers each in {shown(options.out)} ({found.seconds:.1f} s after start-up)")
         print(f"next: ressl search {shown(options.out)} PICTURE --model {shown(options.model)}")
     return 0

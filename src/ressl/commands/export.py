@@ -27,9 +27,10 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run folder")
     parser.add_argument("--to", required=True, metavar="FORMAT", help=", ".join(FORMATS))
     parser.add_argument("-o", "--out", metavar="PATH", help="default: RUN/export/<run>-<format>")
+    parser.add_argument("--licence", metavar="TEXT", help="of the weights, for the model card (default: none stated)")
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
-    exported = export(options.run, options.to, options.out)
+    exported = export(options.run, options.to, options.out, options.licence)
     print(f"written to {printable(str(exported.path))}; load it with:\n\n{exported.code}")
     return 0
