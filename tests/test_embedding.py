@@ -91,7 +91,7 @@ FORMS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 def _text(path: Path, folder: Path) -> Path:
-    path.write_text("".join(f"{p}\n" for p in sorted(folder.rglob("*.png"))))
+    path.write_text("".join(f"{p.relative_to(path.parent)}\n" for p in sorted(folder.rglob("*.png"))))
     return path
 
 
@@ -231,7 +231,7 @@ def test_the_folded_network_that_a_gpu_uses_gives_the_same_rows(stem: Any) -> No
 MISTAKES: list[tuple[list[str], str]] = [
     (["none", "photos", "-o", "f.npy"], "there is nothing at none"),
     (["run", "none", "-o", "f.npy"], "there are no pictures at none; give a folder"),
-    (["run", "empty.txt", "-o", "f.npy"], r"there are no paths in empty\.txt"),
+    (["run", "empty.txt", "-o", "f.npy"], r"empty\.txt lists no pictures"),
     (["run", "photos", "-o", "f.csv"], r"written as \.npy or \.parquet, not f\.csv"),
     (["run", "photos", "-o", "empty.txt/f.npy"], "cannot write"),
     (["run", "photos"], "-o/--out"),

@@ -17,6 +17,7 @@ from ressl.data.augment import to_float
 from ressl.data.base import ArraySource, FileSource, Source
 from ressl.data.decode import EXTENSIONS, shown
 from ressl.data.folders import open_split
+from ressl.data.lists import SUFFIXES, open_list
 from ressl.data.views import normalize
 from ressl.engine.accelerate import lay_out
 from ressl.engine.folding import fold
@@ -80,19 +81,15 @@ def open_images(images: Images) -> Source:
             return open_array(path, "train", path.name)
         if path.suffix.lower() in EXTENSIONS and path.is_file():
             return FileSource(path.name, [str(path)])
-        if path.suffix.lower() == ".txt" and path.is_file():
-            text = path.read_text("utf-8", "surrogateescape").split("\n")
-            return _open_list([line.strip("\r") for line in text if line.strip()], shown(path))
+        if path.suffix.lower() in SUFFIXES and path.is_file():
+            return open_list(path, "train")
         raise ResslError(
             f"there are no pictures at {shown(path)}; give a folder, a picture, a .txt with a path per line, or an "
             ".npy or .npz array"
         )
-    return _open_list([os.fspath(path) for path in images], "the list")
-
-
-def _open_list(paths: list[str], where: str) -> Source:
+    paths = [os.fspath(path) for path in images]
     if not paths:
-        raise ResslError(f"there are no paths in {where}")
+        raise ResslError("there are no paths in the list of pictures")
     return FileSource("list", paths)
 
 

@@ -348,6 +348,18 @@ def test_adco_s_negatives_climb_while_the_network_descends() -> None:
     assert method.parameter_groups()[0]["params"] == [method.negatives]
 
 
+def test_adco_s_negatives_begin_as_the_first_keys() -> None:
+    method = make("adco")
+    start = method.negatives.detach().clone()
+    first, second = (torch.tensor(unit(torch.randn(B, D)), dtype=torch.float64) for _ in range(2))
+    method.after_step(first)
+    torch.testing.assert_close(method.negatives.detach(), torch.cat((first, start[B:])))
+    method.after_step(second)  # 11 in all: the last of the second six has no place
+    torch.testing.assert_close(method.negatives.detach(), torch.cat((first, second[:5])))
+    method.after_step(-first)
+    torch.testing.assert_close(method.negatives.detach(), torch.cat((first, second[:5])))
+
+
 def test_mochi_mixes_nothing_before_its_time() -> None:
     method, views = make("mochi"), pictures(2)
     method.set_progress(torch.tensor(0.0))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.methods.base import Carry, Method, Output
 from ressl.methods.moco_v2 import contrast
-from ressl.nn import BatchShuffle, EMATeacher, ProjectionHead, groups_of, l2_normalize
+from ressl.nn import BatchShuffle, EMATeacher, ProjectionHead, all_rows, groups_of, l2_normalize
 
 
 class AdCo(Method):
@@ -26,6 +26,8 @@ class AdCo(Method):
     title: ClassVar[str] = "AdCo"
     paper: ClassVar[str] = "arXiv:2011.08435"
     ema: ClassVar[bool] = True
+
+    filled: Tensor
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class AdCo(Method):
         self.teacher = EMATeacher(nn.Sequential(self.backbone, self.head), teacher_momentum)
         self.shuffle = BatchShuffle()
         self.negatives = nn.Parameter(l2_normalize(torch.randn(negatives, output_dim)))  # K x D
+        self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
         self.tau, self.tau_n = temperature, negatives_temperature
         self.lr_scale, self.decay = negatives_lr_scale, negatives_decay
 
@@ -62,7 +65,7 @@ class AdCo(Method):
         loss = losses.info_nce(q, k, n.detach(), self.tau).mean()  # the network's side: minimise
         hard = losses.info_nce(q.detach(), k, n, self.tau_n).mean()  # the negatives' side: maximise
         # Both gradients in one backward; the value stays the network's loss.
-        return Output(loss - (hard - hard.detach()), carry=None, logs=contrast(q, k) | {"hardness": hard.detach()})
+        return Output(loss - (hard - hard.detach()), carry=k, logs=contrast(q, k) | {"hardness": hard.detach()})
 
     @torch.no_grad()
     def target(self, view: Tensor) -> Tensor:
@@ -72,5 +75,14 @@ class AdCo(Method):
 
     @torch.no_grad()
     def after_step(self, carry: Carry) -> None:
+        assert isinstance(carry, Tensor)
         self.teacher.update(nn.ModuleList([self.backbone, self.head]))
+        # The first keys are where the negatives begin: from anywhere else, at so low a temperature, nothing pulls them.
+        K = len(self.negatives)
+        keys = all_rows(carry)[:K].to(self.negatives.dtype)
+        slots = self.filled + torch.arange(len(keys), device=keys.device)
+        begun = (slots >= K)[:, None]
+        slots = slots % K
+        self.negatives.index_copy_(0, slots, torch.where(begun, self.negatives[slots], keys))
+        self.filled.copy_((self.filled + len(keys)).clamp(max=K))
         self.negatives.copy_(l2_normalize(self.negatives))

@@ -101,7 +101,9 @@ DEMO: dict[str, Baseline] = {
     "mochi": Baseline(options={"temperature": 0.1, "hardest": 64, "mixed": 64, "mixed_with_query": 16}),
     "cpc-v2": Baseline(fields={"lr": 0.12}, options={"hidden_dim": 64, "output_dim": 32}),
     "pcl-v2": Baseline(options={"temperature": 0.1, "granularities": (32, 64, 128), "cluster_after": 4}),
-    "adco": Baseline(options={"negatives": 1024, "negatives_lr_scale": 10.0}),
+    "adco": Baseline(
+        options={"negatives": 1024, "temperature": 0.1, "negatives_temperature": 0.1, "negatives_lr_scale": 5.0}
+    ),
     "clsa": Baseline(options={"temperature": 0.1, "divergence": 0.2}),
     "clsa-multi": Baseline(options={"temperature": 0.1, "divergence": 0.2}),
     "seed": Baseline(options={"teacher_backbone": "resnet10", "teacher_stem": "medium", "teacher_width": 16,
