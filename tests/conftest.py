@@ -14,9 +14,11 @@ from hypothesis import settings
 from PIL import Image
 
 from ressl.data.voc import VOC_CLASSES
+from ressl.engine.checkpoint import Checkpoint
 from ressl.engine.loop import Rhythm
 from ressl.evaluation.linear import LinearProtocol
 from ressl.recipes import Recipe, get_recipe
+from ressl.runs import Run, build_method
 
 torch.set_num_threads(1)
 
@@ -134,6 +136,24 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
             if i in broken:
                 path.write_bytes(path.read_bytes()[:40])
         return root
+
+    return make
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, tiny: Callable[..., Recipe]) -> Callable[..., Run]:
+    """A run with weights and norm statistics that no initialisation gives, without the training."""
+
+    def make(name: str = "run", **changes: Any) -> Run:
+        recipe = tiny(**changes)
+        run = Run.create(tmp_path / name, recipe, {"data": "/secret/place"})
+        draw = torch.Generator().manual_seed(1)
+        state = {f"method.{key}": t.clone() for key, t in build_method(recipe).state_dict().items()}
+        for key, t in state.items():
+            if key.endswith(("running_var", "running_mean")):
+                t.copy_(torch.rand(t.shape, generator=draw) * 0.2 + (0.9 if key.endswith("var") else -0.1))
+        run.checkpoints.save(7, Checkpoint(state, {"step": 7}))
+        return run
 
     return make
 

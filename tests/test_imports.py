@@ -31,6 +31,7 @@ ALLOWED = {
         *("console", "data", "demo", "engine", "evaluation", "evaluating", "pretraining", "training", "recipes"),
         *("methods", "runs", "report", "reproduce", "bench"),
         *("measuring", "subjects", "labelled", "inspecting", "reporting", "surveying"),
+        *("export", "embedding", "searching"),
     },
     "reproduce": {"recipes", "runs", "engine", "evaluating", "evaluation", "pretraining", "report"},
 }

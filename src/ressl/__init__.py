@@ -3,6 +3,7 @@
 >>> import ressl
 >>> run = ressl.pretrain(data="photos/", out="runs/photos")     # doctest: +SKIP
 >>> model, transform = ressl.load("runs/photos")                 # doctest: +SKIP
+>>> found = ressl.embed("runs/photos", "photos/")                # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ressl.embedding import embed
     from ressl.evaluating import evaluate
     from ressl.loading import load
     from ressl.pretraining import pretrain
@@ -17,9 +19,14 @@ if TYPE_CHECKING:
 from ressl.errors import ResslError
 
 __version__ = "0.1.0"
-__all__ = ["ResslError", "evaluate", "load", "pretrain"]
+__all__ = ["ResslError", "embed", "evaluate", "load", "pretrain"]
 
-_LAZY = {"pretrain": "ressl.pretraining", "evaluate": "ressl.evaluating", "load": "ressl.loading"}
+_LAZY = {
+    "pretrain": "ressl.pretraining",
+    "evaluate": "ressl.evaluating",
+    "load": "ressl.loading",
+    "embed": "ressl.embedding",
+}
 
 
 def __getattr__(name: str) -> Any:

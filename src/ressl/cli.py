@@ -34,6 +34,7 @@ def build_parser(asked: str | None = None) -> Parser:
         epilog="start with:\n  ressl demo                       no data, no GPU, about two minutes\n"
         "  ressl pretrain cifar10           the paper's recipe\n"
         "  ressl pretrain --data photos/    your own pictures\n"
+        "  ressl embed RUN photos/ -o f.npy what it learned, as vectors; then ressl search, ressl export\n"
         "  ressl COMMAND --help             what a command can do",
     )
     parser.add_argument("--version", action="store_true", help="print the version")

@@ -60,6 +60,9 @@ class Recipe:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         object.__setattr__(self, "paper", MappingProxyType(dict(self.paper)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recipe.from_json, (self.to_json(),)  # for copies and pickles: the read-only mappings allow neither
+
     def check(self) -> list[str]:
         """Raise what makes the recipe impossible; return warnings for what makes it unwise."""
         for name in ("epochs", "batch_size", "width", "bn_groups", "image_size", "knn_k"):

@@ -1,0 +1,233 @@
+"""Features of any number of pictures, with bounded memory, resumable.
+
+>>> import numpy as np, ressl
+>>> from ressl.nn import build_backbone
+>>> from ressl.transform import Transform
+>>> model = build_backbone("resnet10", "small", width=4).eval()  # or the path of a run
+>>> transform = Transform(size=16, resize=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+>>> ressl.embed((model, transform), np.zeros((3, 16, 16, 3), np.uint8), device="cpu").features.shape
+(3, 32)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ressl import console
+from ressl.data.base import ArraySource, FileSource, Source
+from ressl.data.cutting import centre
+from ressl.data.decode import BrokenImage, shown
+from ressl.encoder import Encoder, Images, Model, open_images
+from ressl.engine.checkpoint import write_atomically
+from ressl.engine.loop import Display
+from ressl.errors import ResslError
+from ressl.featurefiles import Floats, Part, Parts, check_ending, no_part, open_features, read_facts, write_features
+from ressl.pretraining import default_workers
+
+PART = 8192  # samples; the most that a stopped process loses
+_TASK = 16  # pictures a worker decodes in one go
+_AHEAD = 3  # batches decoded while the device works
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """What :func:`embed` found."""
+
+    features: Floats  # N x D, of an .npy mapped from the file
+    paths: Sequence[str]  # the name of each row
+    broken: dict[str, str]  # pictures that could not be read, with the reason
+    out: Path | None = None
+    seconds: float = 0.0  # from the first picture on, when the model was ready
+
+
+def embed(
+    model: Model | Encoder,
+    images: Images,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "auto",
+    workers: int | None = None,
+    batch_size: int = 256,
+    display: Display | None = None,
+) -> Embeddings:
+    """The features of ``images``, row by row, in the order of their paths.
+
+    Args:
+        model: what :func:`ressl.load` takes, or what it gives.
+        images: a folder, a picture, a .txt with a path per line, an .npy or .npz, a list of paths, or an array
+            (N x H x W x 3 uint8).
+        out: ``.npy`` or ``.parquet``. A call that was stopped goes on where it was when it is made again. Without it,
+            the features are kept in memory only.
+        device, precision: the GPU when there is one, and bf16 there, unless told.
+        workers: threads that decode; they change the speed and nothing else.
+        batch_size: pictures per forward.
+        display: where progress goes.
+    """
+    if batch_size < 1 or (workers is not None and workers < 0):
+        raise ResslError(f"batch_size must be at least 1 and workers at least 0, not {batch_size} and {workers}")
+    place = None if out is None else Path(out)
+    if place is not None:
+        check_ending(place)
+    source = open_images(images)
+    encoder = model if isinstance(model, Encoder) else Encoder(model, device, precision)
+    workers = default_workers() if workers is None else workers
+    job = _Job(source, encoder, workers, batch_size, display or console.Silent())
+    start = time.monotonic()
+    found = _in_memory(job) if place is None else _to_file(job, place)
+    return replace(found, seconds=time.monotonic() - start)
+
+
+@dataclass(frozen=True)
+class _Job:
+    source: Source
+    encoder: Encoder
+    workers: int
+    batch_size: int
+    display: Display
+
+    def digest(self) -> str:
+        """Two jobs with the same digest give the same rows. Files are told by name, size and time of change."""
+        encoder, source = self.encoder, self.source
+        facts = [encoder.weights, encoder.device.type, str(encoder.dtype), repr(encoder.transform), self.batch_size]
+        hasher = hashlib.sha256(json.dumps([*facts, PART, len(source), type(source).__name__]).encode())
+        for key in _keys(source):
+            hasher.update(key)
+        return hasher.hexdigest()
+
+    def part(self, start: int) -> Part:
+        """The features of samples ``start`` to ``start + PART``."""
+        end = min(start + PART, len(self.source))
+        ids, features, broken = list[Tensor](), list[Tensor](), dict[str, str]()
+        for found, images, bad in self._batches(start, end):
+            if len(found):
+                features.append(self.encoder(images))
+                ids.append(found)
+            broken |= bad
+            self.display.busy("embedding", min(end, start + sum(map(len, ids)) + len(broken)), len(self.source))
+        if not ids:
+            return no_part()._replace(broken=broken)
+        return Part(torch.cat(ids), torch.cat(features).cpu(), broken)
+
+    def _batches(self, start: int, end: int) -> Iterator[tuple[Tensor, Tensor, dict[str, str]]]:
+        """Batches of a part. What is in a batch depends on the sample numbers alone, so features do too."""
+        size, resize = self.encoder.transform.size, self.encoder.transform.resize
+        bounds = [(b, min(b + self.batch_size, end)) for b in range(start, end, self.batch_size)]
+        if isinstance(self.source, ArraySource) and self.source.size == (size, size) and resize == size:
+            for first, last in bounds:
+                yield torch.arange(first, last), self.source.images[first:last], {}
+            return
+        with ThreadPoolExecutor(max(self.workers, 1)) as pool:
+            waiting: deque[list[Future[list[_Read]]]] = deque()
+            todo = iter(bounds)
+            for first, last in todo:
+                waiting.append([pool.submit(self._read, i, min(i + _TASK, last)) for i in range(first, last, _TASK)])
+                if len(waiting) >= _AHEAD:
+                    yield _collect(waiting.popleft())
+            while waiting:
+                yield _collect(waiting.popleft())
+
+    def _read(self, first: int, last: int) -> list[_Read]:
+        transform, found = self.encoder.transform, list[_Read]()
+        for index in range(first, last):
+            try:
+                with self.source.open(index) as picture:
+                    found.append((index, centre(picture, transform.size, transform.resize)))
+            except BrokenImage as error:
+                found.append((index, error))
+        return found
+
+
+_Read = tuple[int, "NDArray[np.uint8] | BrokenImage"]
+
+
+def _collect(tasks: list[Future[list[_Read]]]) -> tuple[Tensor, Tensor, dict[str, str]]:
+    found = [item for task in tasks for item in task.result()]
+    good = [(i, pixels) for i, pixels in found if not isinstance(pixels, BrokenImage)]
+    broken = {error.path: error.reason for _, error in found if isinstance(error, BrokenImage)}
+    ids = torch.tensor([i for i, _ in good], dtype=torch.int64)
+    if not good:
+        return ids, torch.empty(0, 3, 0, 0, dtype=torch.uint8), broken
+    return ids, torch.from_numpy(np.stack([pixels for _, pixels in good])).permute(0, 3, 1, 2), broken
+
+
+def _keys(source: Source) -> Iterator[bytes]:
+    if isinstance(source, FileSource):
+        for path in source.paths:
+            try:
+                found = os.stat(path)
+                yield os.fsencode(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0")
+            except OSError:
+                yield os.fsencode(f"{path}\0")
+    else:  # a sample: an array may be larger than the memory
+        for index in np.linspace(0, len(source) - 1, min(64, len(source)), dtype=np.int64):
+            yield source.read(int(index)).tobytes()
+
+
+def _in_memory(job: _Job) -> Embeddings:
+    parts = [job.part(start) for start in range(0, len(job.source), PART)]
+    broken = {name: reason for part in parts for name, reason in part.broken.items()}
+    _check_some(parts, job, broken)
+    features = torch.cat([part.features for part in parts if len(part.ids)]).numpy()
+    return Embeddings(features, [job.source.identify(int(i)) for part in parts for i in part.ids], broken)
+
+
+def _check_some(parts: list[Part], job: _Job, broken: dict[str, str]) -> None:
+    if not any(len(part.ids) for part in parts):
+        name, reason = next(iter(broken.items()))
+        raise ResslError(f"none of the {len(job.source):,} pictures can be read (the first: {shown(name)}: {reason})")
+
+
+def _to_file(job: _Job, out: Path) -> Embeddings:
+    digest, listed = job.digest(), out.with_suffix(".broken.txt")
+    if out.exists():
+        if read_facts(out).get("job") != digest:
+            raise ResslError(
+                f"{shown(out)} exists already, and was made from other pictures or by another model; choose another -o"
+            )
+        job.display.message(f"{shown(out)} is there already and up to date")
+        return _found(out, {})
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        parts = Parts(out, digest)
+        broken, some = dict[str, str](), False
+        for number, start in enumerate(range(0, len(job.source), PART)):
+            part = parts.get(number)
+            if part is None:
+                part = job.part(start)
+                parts.put(number, part)
+            broken |= part.broken
+            some = some or len(part.ids) > 0
+        if not some:
+            parts.remove()
+            _check_some([], job, broken)
+        facts: dict[str, Any] = {"job": digest, "model": job.encoder.name, "weights": job.encoder.weights}
+        numbers = range(-(-len(job.source) // PART))
+        write_features(out, lambda: map(parts.require, numbers), job.source.identify, facts | {"broken": len(broken)})
+        if broken:
+            lines = "".join(f"{shown(name)}\t{reason}\n" for name, reason in broken.items())
+            write_atomically(listed, lines.encode())
+            job.display.message(f"{len(broken):,} broken files left out, listed in {shown(listed)}")
+        parts.remove()
+    except OSError as error:
+        raise ResslError(f"cannot write {shown(out)}: {error.strerror}") from error
+    return _found(out, broken)
+
+
+def _found(out: Path, broken: dict[str, str]) -> Embeddings:
+    file = open_features(out)
+    return Embeddings(file.read(), file.paths, broken, out)

@@ -1,0 +1,270 @@
+"""Features in files: the model's own, whatever the workers, after a kill, with broken files and odd names."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import ressl
+from ressl import embedding
+from ressl.cli import main
+from ressl.embedding import embed
+from ressl.encoder import Encoder
+from ressl.engine.folding import fold
+from ressl.errors import ResslError
+from ressl.featurefiles import open_features
+from ressl.loading import Transform
+from ressl.nn import build_backbone
+from ressl.runs import Run
+
+Model = tuple[torch.nn.Module, Transform]
+
+
+@pytest.fixture
+def model() -> Model:
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet10", "medium", 4).eval()
+    return backbone, Transform(16, 18, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "PART", 8)
+
+
+def one_by_one(model: Model, paths: list[str]) -> np.ndarray:
+    backbone, transform = model
+    with torch.no_grad():
+        return torch.cat([backbone(transform(Image.open(path))[None]) for path in paths]).numpy()
+
+
+def test_rows_are_what_the_loaded_model_says(model: Model, make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = make_folder(30, mixed=True, side=24)
+    found = embed(model, folder, tmp_path / "f.npy", workers=2, batch_size=7)
+    assert list(found.paths) == sorted(str(p) for p in folder.rglob("*.png"))
+    expected = one_by_one(model, list(found.paths))
+    # Pillow resizes here and torchvision there: a level of 255 apart in places.
+    np.testing.assert_allclose(found.features, expected, atol=0.02 * np.abs(expected).max())
+    unresized = embed((model[0], Transform(24, 24, (0, 0, 0), (1, 1, 1))), make_folder(9, side=24, name="same"))
+    expected = one_by_one((model[0], Transform(24, 24, (0, 0, 0), (1, 1, 1))), list(unresized.paths))
+    np.testing.assert_allclose(unresized.features, expected, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("ending", [".npy", ".parquet"])
+def test_the_number_of_workers_changes_nothing(
+    model: Model, make_folder: Callable[..., Path], tmp_path: Path, ending: str
+) -> None:
+    folder = make_folder(30, mixed=True, broken=(3, 12))
+    files = []
+    for workers in (0, 1, 5):
+        out = tmp_path / f"w{workers}{ending}"
+        found = embed(model, folder, out, workers=workers, batch_size=4)
+        assert found.features.shape == (28, 32)
+        assert sorted(Path(p).name for p in found.broken) == ["003.png", "012.png"]
+        listed = out.with_suffix(".broken.txt").read_text().splitlines()
+        assert [line.split("\t")[0] for line in listed] == list(found.broken)
+        files.append([p.read_bytes() for p in (out, *tmp_path.glob(f"w{workers}.paths.txt"))])
+        assert not list(tmp_path.glob("*.parts"))
+    assert files[0] == files[1] == files[2]
+
+
+FORMS: dict[str, Callable[[Path, Path], Any]] = {
+    "folder": lambda folder, tmp: folder,
+    "list": lambda folder, tmp: sorted(folder.rglob("*.png")),
+    "text": lambda folder, tmp: _text(tmp / "list.txt", folder),
+    "array": lambda folder, tmp: np.stack([np.asarray(Image.open(p)) for p in sorted(folder.rglob("*.png"))]),
+    "npy": lambda folder, tmp: _saved(tmp / "a.npy", FORMS["array"](folder, tmp)),
+}
+
+
+def _text(path: Path, folder: Path) -> Path:
+    path.write_text("".join(f"{p.relative_to(path.parent)}\n" for p in sorted(folder.rglob("*.png"))))
+    return path
+
+
+def _saved(path: Path, array: np.ndarray) -> Path:
+    np.save(path, array)
+    return path
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("resize", [16, 18])
+def test_every_form_of_pictures_gives_the_same_rows(
+    model: Model, make_folder: Callable[..., Path], tmp_path: Path, form: str, resize: int
+) -> None:
+    folder, model = make_folder(10), (model[0], Transform(16, resize, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)))
+    expected = embed(model, folder)
+    found = embed(model, FORMS[form](folder, tmp_path))
+    assert len(found.paths) == 10
+    np.testing.assert_allclose(found.features, expected.features, atol=1e-6)
+
+
+def test_file_names_of_any_kind_come_back(model: Model, tmp_path: Path) -> None:
+    names = ["plain.png", "two\nlines.png", '"quoted".png', "tab\tand\x85\u2028.png", os.fsdecode(b"no-utf8-\xff.png")]
+    for name in names:
+        Image.new("RGB", (16, 16)).save(tmp_path / name)
+    found = embed(model, tmp_path, tmp_path / "f.npy")
+    assert sorted(found.paths) == sorted(str(tmp_path / name) for name in names)
+    assert all(os.path.exists(path) for path in open_features(tmp_path / "f.npy").paths)
+
+
+def test_npy_and_parquet_agree(model: Model, make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder = make_folder(11)
+    found = embed(model, folder, tmp_path / "f.npy")
+    embed(model, folder, tmp_path / "f.parquet")
+    table = parquet.read_table(tmp_path / "f.parquet")
+    assert table.column_names == ["path", "embedding"]
+    assert table["path"].to_pylist() == list(found.paths)
+    np.testing.assert_array_equal(np.array(table["embedding"].to_pylist(), np.float32), found.features)
+    np.testing.assert_array_equal(open_features(tmp_path / "f.parquet").read(), np.load(tmp_path / "f.npy"))
+    assert (tmp_path / "f.paths.txt").read_text().splitlines() == list(found.paths)
+
+
+# Slow on purpose, so that a kill falls between two parts.
+SLOW = """
+import sys, time
+from ressl import embedding
+embedding.PART, real = 8, embedding.centre
+def slow(*args):
+    time.sleep(0.02)
+    return real(*args)
+embedding.centre = slow
+embedding.embed(sys.argv[1], sys.argv[2], sys.argv[3], workers=1, batch_size=4, device="cpu")
+"""
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_after_a_kill_it_goes_on_and_ends_the_same(
+    make_run: Callable[..., Run], make_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run().path
+    folder, out = make_folder(80, mixed=True, broken=(5,)), tmp_path / "f.npy"
+    parts = tmp_path / "f.npy.parts"
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(run), str(folder), str(out)])
+    deadline = time.monotonic() + 120
+    while len(list(parts.glob("part-*"))) < 3 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    left = sorted(parts.glob("part-*"))
+    assert 3 <= len(left) < 10
+    assert not out.exists()
+    # One of them rots; it is noticed and made again, the others are kept.
+    left[1].write_bytes(left[1].read_bytes()[:-3] + b"abc")
+    made = []
+    real = embedding._Job.part
+    monkeypatch.setattr(embedding._Job, "part", lambda self, start: (made.append(start), real(self, start))[1])
+    embed(run, folder, out, workers=3, batch_size=4, device="cpu")
+    kept = {8 * int(p.stem.removeprefix("part-")) for p in left} - {8}
+    assert made == [start for start in range(0, 80, 8) if start not in kept]
+    embed(run, folder, tmp_path / "g.npy", workers=0, batch_size=4, device="cpu")
+    for ending in (".npy", ".paths.txt", ".json", ".broken.txt"):
+        assert out.with_suffix(ending).read_bytes() == (tmp_path / f"g{ending}").read_bytes()
+    assert not parts.exists()
+
+
+def test_what_is_there_is_kept_and_nothing_else_is_taken_for_it(
+    model: Model, make_folder: Callable[..., Path], tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = make_folder(10), tmp_path / "f.npy"
+    first = np.array(embed(model, folder, out).features)
+    shown = memory()
+    monkeypatch.setattr(embedding._Job, "part", lambda *a: pytest.fail("computed again"))
+    np.testing.assert_array_equal(embed(model, folder, out, display=shown).features, first)
+    assert "is there already and up to date" in shown.said
+    picture = next(folder.rglob("*.png"))
+    os.utime(picture, ns=(1, 1))
+    with pytest.raises(ResslError, match="made from other pictures or by another model; choose another -o"):
+        embed(model, folder, out)
+
+
+def test_memory_does_not_grow_with_the_number_of_pictures(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At no time are more pictures decoded than the batches ahead hold."""
+    monkeypatch.setattr(embedding, "PART", 64)
+    alive, most = set[int](), 0
+    real_read, real_collect = embedding._Job._read, embedding._collect
+
+    def read(self: Any, first: int, last: int) -> Any:
+        nonlocal most
+        alive.update(range(first, last))
+        most = max(most, len(alive))
+        return real_read(self, first, last)
+
+    def collect(tasks: Any) -> Any:
+        result = real_collect(tasks)
+        alive.difference_update(result[0].tolist())
+        return result
+
+    monkeypatch.setattr(embedding._Job, "_read", read)
+    monkeypatch.setattr(embedding, "_collect", collect)
+    embed(model, np.zeros((512, 12, 12, 3), np.uint8), tmp_path / "f.npy", workers=2, batch_size=8)
+    assert 8 <= most <= 8 * embedding._AHEAD
+
+
+@pytest.mark.parametrize("stem", ["small", "medium", "imagenet"])
+def test_the_folded_network_that_a_gpu_uses_gives_the_same_rows(stem: Any) -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet10", stem, 4).eval()
+    encoder = Encoder((backbone, Transform(16, 16, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))), "cpu")
+    images = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
+    plain = encoder(images)
+    encoder._fast = fold(backbone, torch.float32)
+    torch.testing.assert_close(encoder(images), plain, rtol=1e-4, atol=1e-5)
+
+
+MISTAKES: list[tuple[list[str], str]] = [
+    (["none", "photos", "-o", "f.npy"], "there is nothing at none"),
+    (["run", "none", "-o", "f.npy"], "there are no pictures at none; give a folder"),
+    (["run", "empty.txt", "-o", "f.npy"], r"empty\.txt lists no pictures"),
+    (["run", "photos", "-o", "f.csv"], r"written as \.npy or \.parquet, not f\.csv"),
+    (["run", "photos", "-o", "empty.txt/f.npy"], "cannot write"),
+    (["run", "photos"], "-o/--out"),
+    (["run", "photos", "-o", "f.npy", "--workers", "-1"], "--workers must be at least 0"),
+    (["run", "photos", "-o", "f.npy", "--batch-size", "0"], "--batch-size must be at least 1"),
+    (["run", "broken", "-o", "f.npy"], "none of the 4 pictures can be read"),
+]
+
+
+def test_a_mistake_is_one_sentence(
+    make_run: Callable[..., Run],
+    make_folder: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run()
+    make_folder(4)
+    make_folder(4, broken=(0, 1, 2, 3), name="broken")
+    (tmp_path / "empty.txt").touch()
+    for words, says in MISTAKES:
+        assert main(["embed", *words, *([] if len(words) < 3 else ["--device", "cpu"])]) == 2
+        err = capsys.readouterr().err
+        assert re.search(says, err), err
+        assert err.count("\n") == 1
+    assert not list(tmp_path.glob("f.*"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["embed", "run", "photos", "-o", "f.parquet"]) == 2
+    assert "needs pyarrow: pip install 'ressl[parquet]', or use .npy" in capsys.readouterr().err
+    with pytest.raises(ResslError, match="uint8 of shape N x H x W x 3, not float64"):
+        ressl.embed("run", np.zeros((3, 4, 4, 3)))
+    assert main(["embed", "run", "photos", "-o", "f.npy", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "4 pictures as 32 numbers each in f.npy" in out
+    assert "next: ressl search f.npy" in out

@@ -1,0 +1,146 @@
+"""Search: exact against brute force, the index against the exact, the sheet against its pictures."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ressl import featurefiles, searching
+from ressl.cli import main
+from ressl.embedding import embed
+from ressl.errors import ResslError
+from ressl.featurefiles import open_features
+from ressl.runs import Run
+from ressl.searching import draw_sheet, nearest_exact, nearest_indexed, search
+
+
+@pytest.fixture
+def random_features(tmp_path: Path) -> Path:
+    """1,000 rows around 20 centres, one of them zero, two of them equal."""
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(20, 16)).repeat(50, 0) + 0.5 * draw.normal(size=(1000, 16))
+    rows[17], rows[500] = 0, rows[400]
+    np.save(tmp_path / "r.npy", rows.astype(np.float32))
+    return tmp_path / "r.npy"
+
+
+def test_exact_search_is_brute_force(random_features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(featurefiles, "BLOCK", 128)  # many blocks
+    file, rows = open_features(random_features), np.load(random_features).astype(np.float64)
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    for query in (rows[400], np.random.default_rng(1).normal(size=16)):
+        cosine = unit @ (query / np.linalg.norm(query))
+        expected = np.lexsort((np.arange(1000), -cosine.astype(np.float32)))[:30]
+        found, values = nearest_exact(file, query.astype(np.float32), 30)
+        np.testing.assert_allclose(values, cosine[expected], atol=1e-6)
+        np.testing.assert_allclose(cosine[found], cosine[expected], atol=1e-6)  # but for the order of equals
+    assert list(nearest_exact(file, rows[400].astype(np.float32), 2)[0]) == [400, 500]
+    assert len(nearest_exact(file, rows[0].astype(np.float32), 5000)[0]) == 1000
+
+
+def test_the_index_finds_what_the_exact_search_finds(random_features: Path) -> None:
+    pytest.importorskip("usearch")
+    file, said = open_features(random_features), list[str]()
+    shared = 0
+    queries = np.random.default_rng(2).normal(size=(20, 16)).astype(np.float32)
+    for query in queries:
+        exact, cosines = nearest_exact(file, query, 10)
+        found, values = nearest_indexed(file, query, 10, said.append)
+        shared += len(set(exact) & set(found))
+        assert (np.diff(values) <= 0).all()
+        np.testing.assert_allclose(values[0], cosines[0], atol=1e-5)
+    assert shared >= 0.95 * 200
+    assert len(said) == 1  # made once, then loaded
+    index = random_features.with_name("r.npy.usearch")
+    index.write_bytes(index.read_bytes()[:100])  # damaged: made again
+    assert len(nearest_indexed(file, queries[0], 10, said.append)[0]) == 10
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize("ending", [".npy", ".parquet"])
+def test_a_picture_finds_itself_and_its_like(
+    make_run: Callable[..., Run],
+    make_folder: Callable[..., Path],
+    tmp_path: Path,
+    ending: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, folder = make_run(), make_folder(30)
+    features = tmp_path / f"f{ending}"
+    embed(run.path, folder, features, device="cpu")
+    picture = folder / "b" / "004.png"
+    sheet = tmp_path / "sheet.png"
+    words = ["search", str(features), str(picture), "--model", str(run.path), "-k", "7", "-o", str(sheet)]
+    assert main([*words, "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    lines = re.findall(r"^ +(\d+)  (-?\d\.\d{4})  (.*)$", out, re.MULTILINE)
+    assert [int(line[0]) for line in lines] == list(range(1, 8))
+    assert lines[0][1:] == ("1.0000", str(picture))
+    assert f"contact sheet: {sheet}" in out
+    bank = open_features(features).read()
+    query = bank[list(open_features(features).paths).index(str(picture))]
+    cosine = bank @ query / np.linalg.norm(bank, axis=1) / np.linalg.norm(query)
+    assert [line[2] for line in lines] == [open_features(features).paths[i] for i in np.argsort(-cosine)[:7]]
+    assert search(features, picture, k=1)[0].path == str(picture)  # the file knows its model
+    assert search(features, picture, k=3, index="usearch")[0].path == str(picture)
+
+
+def test_the_sheet_shows_the_query_and_what_was_found(tmp_path: Path) -> None:
+    colours = [(250, 10, 10), (10, 250, 10), (10, 10, 250)]
+    found = []
+    for i, colour in enumerate(colours):
+        Image.new("RGB", (40, 40), colour).save(tmp_path / f"{i}.png")
+        found.append(searching.Found(i, 1 - i / 10, str(tmp_path / f"{i}.png")))
+    found.append(searching.Found(3, 0.1, str(tmp_path / "gone.png")))
+    sheet = Image.open(draw_sheet(tmp_path / "2.png", found, tmp_path / "s.png"))
+    middle = lambda row, column: sheet.getpixel((12 + column * 172 + 80, 12 + row * 206 + 80))
+    assert middle(0, 0) == colours[2]
+    assert [middle(1, c) for c in range(3)] == colours
+    assert middle(1, 3) == (0xE3, 0xE8, 0xEC)  # gone
+    array = np.stack([np.full((8, 8, 3), c, np.uint8) for c in (5, 60, 120, 200)])
+    sheet = Image.open(draw_sheet(tmp_path / "2.png", found, tmp_path / "s.png", array))
+    assert [middle(1, c)[0] for c in range(4)] == [5, 60, 120, 200]
+
+
+def test_mistakes_are_one_sentence(
+    make_run: Callable[..., Run],
+    make_folder: Callable[..., Path],
+    random_features: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run("run")
+    make_run("other", seed=3)
+    picture = str(make_folder(3) / "a" / "000.png")
+    embed("run", "photos", "f.npy", device="cpu")
+    mistakes = [
+        (["none.npy", picture], r"there is no feature file none\.npy; make one: ressl embed"),
+        (["f.npy", "none.png"], r"there is no picture none\.png"),
+        (["r.npy", picture], "does not say which model made it; add --model"),
+        (["r.npy", picture, "--model", "run"], "gives 32 numbers per picture, r.npy has 16"),
+        (["f.npy", picture, "--model", "other"], "was made by another model"),
+        (["f.npy", picture, "-k", "0"], "-k must be at least 1"),
+        (["f.npy", picture, "--index", "exat"], "did you mean 'exact'"),
+        (["f.npy", picture, "-o", "x.jpg"], r"is a \.png, not x\.jpg"),
+        (["f.npy", "f.paths.txt"], "can be read"),
+    ]
+    for words, says in mistakes:
+        assert main(["search", *words]) == 2
+        err = capsys.readouterr().err
+        assert re.search(says, err), err
+        assert err.count("\n") == 1
+    (tmp_path / "f.paths.txt").write_text("a\n")
+    with pytest.raises(ResslError, match=r"3 rows but 1 names in f\.paths\.txt"):
+        open_features("f.npy")
+    monkeypatch.setitem(sys.modules, "usearch", None)
+    monkeypatch.setitem(sys.modules, "usearch.index", None)
+    with pytest.raises(ResslError, match=r"needs usearch: pip install 'ressl\[search\]', or use --index exact"):
+        nearest_indexed(open_features("r.npy"), np.zeros(16, np.float32), 3, print)
