@@ -12,6 +12,7 @@ evaluation/       results of evaluations, one JSON file each
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 from torch import nn
 
 from ressl.data.decode import shown
-from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, write_atomically
+from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, is_litter, sweep, write_atomically
 from ressl.engine.records import read_metrics
 from ressl.errors import ResslError
 from ressl.methods import METHODS, Method
@@ -51,7 +52,8 @@ class Run:
     @classmethod
     def refuse_existing(cls, path: str | Path) -> None:
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        # What a process left that was killed while it made the folder is no run.
+        if path.exists() and (not path.is_dir() or any(not is_litter(p.name) for p in path.iterdir())):
             hint = "add --resume to continue it, or" if (path / "recipe.json").exists() else "please"
             raise ResslError(f"the run folder {path} exists already; {hint} choose another --out")
 
@@ -61,10 +63,11 @@ class Run:
         cls.refuse_existing(path)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(run.path / "recipe.json", recipe.to_json().encode())
+            sweep(run.path)
+            run.note(facts)
+            write_atomically(run.path / "recipe.json", recipe.to_json().encode())  # last: it makes the folder a run
         except OSError as error:
             raise ResslError(f"cannot write the run folder {path}: {error.strerror}") from error
-        run.note(facts)
         return run
 
     @classmethod
@@ -135,7 +138,8 @@ class Run:
 
 def default_out(recipe: Recipe) -> Path:
     """``runs/<recipe>-<time>``, made unique."""
-    base = Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = re.sub(r"[^\w.-]+", "-", recipe.name).strip(".-")[:80] or "run"  # it may come from anybody's recipe.json
+    base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, n = base, 1
     while path.exists():
         n += 1

@@ -15,6 +15,7 @@ from ressl.data.sources import pretrain_split
 from ressl.data.streaming import StreamingLoader, TooManyBroken, lost_worker
 from ressl.data.views import Views
 from ressl.engine.accelerate import accelerate, lay_out
+from ressl.engine.checkpoint import sweep
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
 from ressl.engine.monitor import Collapse
 from ressl.engine.optimisers import build_sgd
@@ -65,7 +66,10 @@ def train(
     checkpoint = run.checkpoint() if resume and run.checkpoints.paths() else None
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
-    records = Records(run.path, checkpoint.facts["step"] if checkpoint else 0)
+    facts = checkpoint.facts if checkpoint else {}
+    if resume:
+        sweep(run.path)
+    records = Records(run.path, facts.get("step", 0), facts.get("rows"))
     loop = Loop(
         step,
         epochs=recipe.epochs,
@@ -79,9 +83,9 @@ def train(
         rhythm=settings.rhythm,
     )
     if checkpoint is not None:
-        if (before := checkpoint.facts.get("pictures", loader.samples)) != loader.samples:
+        if (before := facts.get("pictures", loader.samples)) != loader.samples:
             raise ResslError(
-                f"the run {run.path} began with {before:,} pictures, now there are {loader.samples:,}; "
+                f"the run {run.path} began with {before} pictures, now there are {loader.samples:,}; "
                 "bring back its data, or start a new run with another --out"
             )
         loop.restore(checkpoint)
@@ -106,7 +110,11 @@ def train(
         if isinstance(loader, StreamingLoader) and loader.broken:
             where = run.list_broken(loader.broken)
             display.message(f"{len(loader.broken)} broken files skipped, listed in {where}")
-        run.note({"seconds": round(earlier + time.monotonic() - start, 2)})
+        seconds = time.monotonic() - start
+        run.note({"seconds": round(earlier + seconds, 2)})
+    if loop.checkpoint_count:
+        share = 100 * loop.checkpoint_seconds / max(seconds, 1e-9)
+        display.message(f"checkpoints: {loop.checkpoint_count}, {share:.2f} % of the time")
     if checkpoint is None or checkpoint.facts["step"] < step.done or "finished" not in run.facts:
         run.note(_ending(loop, place, engine))  # else nothing was trained: when and with what stays as it was
     return run
@@ -146,6 +154,7 @@ def build_step(
 def _ending(loop: Loop, place: torch.device, engine: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "finished": now(),
+        "checkpoints": loop.checkpoint_count,
         "checkpoint_seconds": round(loop.checkpoint_seconds, 2),
         "steps": loop.step.done,
         "precision": str(loop.step.precision).removeprefix("torch."),
