@@ -11,6 +11,7 @@ evaluation/       results of evaluations, one JSON file each
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 
 from ressl.data.decode import shown
+from ressl.data.memory import ram
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, is_litter, sweep, write_atomically
 from ressl.engine.records import read_metrics
 from ressl.errors import ResslError
@@ -32,14 +34,33 @@ from ressl.recipes.recipe import Recipe
 
 def build_method(recipe: Recipe) -> Method:
     """The method of a recipe with fresh weights; the same seed gives the same weights."""
+    if (size := _size(recipe)) > ram() // 2:
+        raise ResslError(
+            f"{recipe.method} with these options takes {size / 1e9:,.1f} GB, more than half of the memory here; lower "
+            "width, hidden_dim or queue_size"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
+        return _assemble(recipe)
+
+
+def _size(recipe: Recipe) -> int:
+    """Bytes of the method's tensors, found without making them: a slip of the finger must not fill the memory."""
+    with (
+        contextlib.suppress(Exception),
+        torch.device("meta"),
+    ):  # what cannot be built at all is said by the real attempt
+        return sum(t.numel() * t.element_size() for t in _assemble(recipe).state_dict().values())
+    return 0
+
+
+def _assemble(recipe: Recipe) -> Method:
+    try:
         backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, recipe.bn_groups)
-        try:
-            return METHODS[recipe.method](backbone, **recipe.options)
-        except (ValueError, RuntimeError) as error:  # a momentum of 1.5, a layer of -1 units
-            first = str(error).split("\n")[0]
-            raise ResslError(f"{recipe.method} cannot be built with these options: {first}") from error
+        return METHODS[recipe.method](backbone, **recipe.options)
+    except (ValueError, RuntimeError, TypeError, OverflowError) as error:  # a momentum of 1.5, a layer of -1 units
+        first = str(error).split("\n")[0]
+        raise ResslError(f"{recipe.method} cannot be built with these options: {first}") from error
 
 
 class Run:

@@ -20,6 +20,12 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", 
 # A small file can declare a huge picture (a decompression bomb). 128 megapixels pass every camera in use and keep
 # one decode below a gigabyte. Pillow's own limit only warns at first; ours is checked before any pixel is decoded.
 PIXEL_LIMIT = 128_000_000
+# More than 16 megapixels must come from a file of some size: photographs have 1 to 20 pixels per byte, bombs thousands.
+_SMALL = 16_000_000
+_PIXELS_PER_BYTE = 256
+# A progressive JPEG is decoded once per scan. Cameras and editors write about ten; a small file can hold thousands.
+_SCANS = 12
+_SCANNED = 500_000_000  # pixels times scans, for files with more than those
 # Nor are its remarks on odd metadata wanted, one per file: what cannot be read is listed, the rest is fine.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -74,8 +80,7 @@ class Picture:
                 raise BrokenImage(path, "not a regular file")
             self._image = Image.open(self._file, formats=FORMATS)
             width, height = self._image.size
-            if width * height > PIXEL_LIMIT:
-                raise BrokenImage(path, f"{width} x {height} pixels are more than the {PIXEL_LIMIT:,} allowed")
+            self._refuse_bombs(width, height, os.fstat(handle).st_size)
             self._turn = self._orientation()
         except Exception as error:
             self.close()
@@ -91,6 +96,21 @@ class Picture:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _refuse_bombs(self, width: int, height: int, size: int) -> None:
+        """Small files that would take long or much memory; found before any pixel is decoded."""
+        pixels = width * height
+        if pixels > PIXEL_LIMIT:
+            raise BrokenImage(self.path, f"{width} x {height} pixels are more than the {PIXEL_LIMIT:,} allowed")
+        if pixels > max(_SMALL, _PIXELS_PER_BYTE * size):
+            raise BrokenImage(self.path, f"{width} x {height} pixels in {size:,} bytes: a decompression bomb")
+        if self._image.info.get("progressive") and self._file is not None:
+            place = self._file.tell()
+            self._file.seek(0)
+            scans = self._file.read().count(b"\xff\xda")  # no other byte pair of the coded pixels can be this one
+            self._file.seek(place)
+            if scans > _SCANS and scans * pixels > _SCANNED:
+                raise BrokenImage(self.path, f"{width} x {height} pixels in {scans:,} scans: a decompression bomb")
 
     def _broken(self, error: Exception) -> BrokenImage:
         return error if isinstance(error, BrokenImage) else BrokenImage(self.path, _reason(error))

@@ -108,13 +108,18 @@ def sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def save(path: Path, checkpoint: Checkpoint) -> None:
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The file as it is written."""
     tensors = {name: t.detach().to("cpu").contiguous() for name, t in checkpoint.tensors.items()}
     metadata = {"format": FORMAT, "facts": json.dumps(checkpoint.facts), "sha256": _BLANK}
     data = safetensors.torch.save(tensors, metadata)
     place = data.index(_KEY + _BLANK.encode()) + len(_KEY)
     digest = hashlib.sha256(data).hexdigest().encode()
-    write_atomically(path, b"".join((data[:place], digest, data[place + 64 :])))
+    return b"".join((data[:place], digest, data[place + 64 :]))
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    write_atomically(path, encode(checkpoint))
 
 
 def load(path: Path) -> Checkpoint:
@@ -222,7 +227,7 @@ class CheckpointFolder:
             free = shutil.disk_usage(self.folder).free
         except OSError:  # the write itself will say what is wrong
             return None
-        where = f"the disk of {self.folder} has {free / 1e6:,.0f} MB left and a checkpoint takes {size / 1e6:,.0f} MB"
+        where = f"the disk of {self.folder} has {free / 1e6:,.1f} MB left and a checkpoint takes {size / 1e6:,.1f} MB"
         if free < size:
             raise DiskFull(f"{where}; {self.last}; make room, then resume")
         return f"{where}; make room before it is full" if free < _WARN_BELOW * size else None
