@@ -32,6 +32,11 @@ from ressl.nn import build_backbone
 from ressl.recipes.recipe import Recipe
 
 
+def _unborn(name: str) -> bool:
+    """What is there of a run whose process was killed while it made the folder."""
+    return name == "run.json" or is_litter(name)
+
+
 def build_method(recipe: Recipe) -> Method:
     """The method of a recipe with fresh weights; the same seed gives the same weights."""
     if (size := _size(recipe)) > ram() // 2:
@@ -73,8 +78,7 @@ class Run:
     @classmethod
     def refuse_existing(cls, path: str | Path) -> None:
         path = Path(path)
-        # What a process left that was killed while it made the folder is no run.
-        if path.exists() and (not path.is_dir() or any(not is_litter(p.name) for p in path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(not _unborn(p.name) for p in path.iterdir())):
             hint = "add --resume to continue it, or" if (path / "recipe.json").exists() else "please"
             raise ResslError(f"the run folder {path} exists already; {hint} choose another --out")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -131,6 +132,7 @@ class Child:
 
 
 def _run(log: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    multiprocessing.set_start_method("fork", force=True)  # for loader workers, as in a process of the user's
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(handle, standard)

@@ -22,7 +22,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", 
 PIXEL_LIMIT = 128_000_000
 # More than 16 megapixels must come from a file of some size: photographs have 1 to 20 pixels per byte, bombs thousands.
 _SMALL = 16_000_000
-_PIXELS_PER_BYTE = 256
+_PIXELS_PER_BYTE = 64
 # A progressive JPEG is decoded once per scan. Cameras and editors write about ten; a small file can hold thousands.
 _SCANS = 12
 _SCANNED = 500_000_000  # pixels times scans, for files with more than those
@@ -63,6 +63,8 @@ def _reason(error: Exception) -> str:
         return "not a picture (of the formats " + ", ".join(FORMATS) + ")"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if isinstance(error, MemoryError):
+        return "it needs more memory than there is"
     return shown(f"{type(error).__name__}: {error}")[:200]
 
 
@@ -165,7 +167,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith(("I", "F")):  # 16 bits and more, which convert() would clip to 255
         values = np.asarray(image)
         if values.dtype.kind == "f":
-            values = np.nan_to_num(values) * (255.0 if values.max(initial=0) <= 1 else 1.0)
+            values = np.clip(np.nan_to_num(values), 0, 255) * (255.0 if values.max(initial=0) <= 1 else 1.0)
         else:
             values = np.minimum(values, 65535) // 256 if image.mode == "I" else values >> 8
         return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8)).convert("RGB")
@@ -177,7 +179,11 @@ def _rgb(image: Image.Image) -> Image.Image:
 def decode(path: str) -> NDArray[np.uint8]:
     """The picture as H x W x 3."""
     with Picture(path) as picture:
-        return np.array(picture.load())
+        image = picture.load()
+        try:
+            return np.array(image)
+        except MemoryError as error:
+            raise BrokenImage(path, _reason(error)) from None
 
 
 def header_size(path: str) -> tuple[int, int] | None:
