@@ -6,13 +6,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test storm lint types format clean
 
 demo: $(READY)  ## train and evaluate on generated pictures: no data, no GPU, about two minutes
 	$(BIN)/ressl demo
 
 test: $(READY) lint types  ## lint, types, and all tests that this machine can run
 	$(BIN)/pytest -n auto
+
+storm: $(READY)  ## the full storm: kills, full disks, damaged and hostile files, in about 5 minutes on two cores
+	STORM=full $(BIN)/pytest -n auto --dist worksteal tests/storm
+	$(BIN)/python tests/storm/mutants.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -97,7 +97,16 @@ def test_bombs_and_wrong_types(tmp_path: Path, spawn: type[Child]) -> None:
     child = spawn(tmp_path / "log", decode_bombs, str(tmp_path / "files")).join(200)
     print(child.output)
     assert child.code == 0, child.output
-    for name in ("declared.png", "wide.png", "scans.jpg", "canvas.gif", "huge.bmp", "huge.ppm", "large.png"):
+    for name in (
+        "declared.png",
+        "wide.png",
+        "scans.jpg",
+        "canvas.gif",
+        "huge.bmp",
+        "huge.ppm",
+        "large.png",
+        "wide.tif",
+    ):
         line = next(line for line in child.output.splitlines() if line.startswith(name))
         assert "broken:" in line, line
     assert not (tmp_path / "canary").exists()

@@ -162,11 +162,11 @@ def report_workers() -> None:
 def test_workers_of_a_killed_run_go_too(tmp_path: Path, photos: Path, recipe: str, spawn: type[Child]) -> None:
     child = spawn(tmp_path / "log", stream, str(tmp_path / "run"), str(photos), recipe, 2, report_workers)
     deadline = time.monotonic() + 60
-    while "workers" not in (child.output if child.log.exists() else "") and time.monotonic() < deadline:
+    while "\nworkers " not in (child.output if child.log.exists() else "") and time.monotonic() < deadline:
         time.sleep(0.02)
     child.process.kill()
     child.join()
-    left = [int(x) for x in child.output.split("workers ")[1].split("\n")[0].split()]
+    left = [int(x) for x in child.output.split("\nworkers ")[1].split("\n")[0].split()]
     assert len(left) == 2
     while any(alive(pid) for pid in left) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -56,6 +56,7 @@ def fetch(root: Path, archive: Archive, advice: str) -> None:
     """Download ``archive`` into ``root``; ``advice`` completes the sentence when that fails."""
     if archive.url is None:
         raise ResslError(advice)
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
         with temporary(root) as folder:
@@ -63,6 +64,9 @@ def fetch(root: Path, archive: Archive, advice: str) -> None:
             move_in(folder / archive.file, root / archive.file)
     # urllib, ssl and torchvision raise a wide choice: no network, no space, a proxy's page instead of the file.
     except Exception as error:
+        for folder in made:  # a wrong name must not become an empty folder
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         raise ResslError(f"{advice} (The download failed: {shown(str(error))[:200]}.)") from None
 
 
@@ -110,12 +114,19 @@ def _extract_tar(path: Path, folder: Path) -> None:
         for member in archive:
             if not (member.isfile() or member.isdir()):
                 raise ValueError(f"'{member.name}' is a link or a special file")
+            _check_name(member.name)
             size += member.size
             if size > _UNPACKED_LIMIT:  # before the rest of a bomb is read
                 break
         _check_size(size, folder)
-        # "data" refuses absolute names, names with .. that leave the folder, devices, and strips odd permissions.
+        # "data" refuses all that once more, and strips odd permissions.
         archive.extractall(folder, filter="data")
+
+
+def _check_name(text: str) -> None:
+    name = PurePosixPath(text.replace("\\", "/"))
+    if name.is_absolute() or ".." in name.parts or any(":" in part for part in name.parts[:1]):
+        raise ValueError(f"'{text}' lies outside the archive's folder")
 
 
 def _check_size(size: int, folder: Path) -> None:
@@ -130,9 +141,7 @@ def _extract_zip(path: Path, folder: Path) -> None:
         members = archive.infolist()
         _check_size(sum(member.file_size for member in members), folder)
         for member in members:
-            name = PurePosixPath(member.filename.replace("\\", "/"))
-            if name.is_absolute() or ".." in name.parts or any(":" in part for part in name.parts[:1]):
-                raise ValueError(f"'{member.filename}' lies outside the archive's folder")
+            _check_name(member.filename)
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise ValueError(f"'{member.filename}' is a link")
         archive.extractall(folder)

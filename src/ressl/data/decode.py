@@ -23,6 +23,8 @@ PIXEL_LIMIT = 128_000_000
 # More than 16 megapixels must come from a file of some size: photographs have 1 to 20 pixels per byte, bombs thousands.
 _SMALL = 16_000_000
 _PIXELS_PER_BYTE = 64
+# A line of pixels is no picture: brought to a usual height, it would be as long as a bomb.
+_LONG, _TIMES = 10_000, 100
 # A progressive JPEG is decoded once per scan. Cameras and editors write about ten; a small file can hold thousands.
 _SCANS = 12
 _SCANNED = 500_000_000  # pixels times scans, for files with more than those
@@ -106,6 +108,8 @@ class Picture:
             raise BrokenImage(self.path, f"{width} x {height} pixels are more than the {PIXEL_LIMIT:,} allowed")
         if pixels > max(_SMALL, _PIXELS_PER_BYTE * size):
             raise BrokenImage(self.path, f"{width} x {height} pixels in {size:,} bytes: a decompression bomb")
+        if max(width, height) > max(_LONG, _TIMES * min(width, height)):
+            raise BrokenImage(self.path, f"{width} x {height} pixels: more than {_TIMES} times as long as wide")
         if self._image.info.get("progressive") and self._file is not None:
             place = self._file.tell()
             self._file.seek(0)
