@@ -56,20 +56,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tidy_exit():
             return _main(list(sys.argv[1:] if arguments is None else arguments))
     except ResslError as error:
-        print(f"ressl: {printable(str(error))}", file=sys.stderr)
-        return 2
+        print(f"ressl: {_who()}{printable(str(error))}", file=sys.stderr)
+        return error.exit_code
     except Terminated as stop:
-        print("ressl: stopped", file=sys.stderr)
+        print(f"ressl: {_who()}stopped", file=sys.stderr)
         return stop.exit_code
     except KeyboardInterrupt:
-        print("ressl: stopped", file=sys.stderr)
+        print(f"ressl: {_who()}stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `ressl recipes | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a full disk, a folder without permission
-        print(f"ressl: {printable(str(error))}", file=sys.stderr)
+        print(f"ressl: {_who()}{printable(str(error))}", file=sys.stderr)
         return 2
+
+
+def _who() -> str:
+    """Which of several processes is speaking."""
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID")
+    several = (os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or "1") != "1"
+    return f"rank {rank}: " if rank and several else ""
 
 
 def _main(arguments: list[str]) -> int:
@@ -77,7 +84,11 @@ def _main(arguments: list[str]) -> int:
     if asked is not None and not asked.startswith("-") and asked not in COMMANDS:
         raise unknown("command", asked, COMMANDS)
     parser = build_parser(asked)
-    options, rest = parser.parse_known_args(arguments)
+    mine, inner = arguments, list[str]()
+    if asked == "launch" and "--" in arguments:  # what follows is another command's, options and all
+        place = arguments.index("--")
+        mine, inner = arguments[:place], arguments[place + 1 :]
+    options, rest = parser.parse_known_args(mine)
     if rest:
         raise ResslError(_unexpected(parser, options.command, rest[0]))
     if options.version:
@@ -91,6 +102,7 @@ def _main(arguments: list[str]) -> int:
     changes = {
         k.removeprefix("change:"): v for k, v in vars(options).items() if k.startswith("change:") and v is not None
     }
+    options.inner = inner
     code: int = _module(options.command).run(options, changes)
     return code
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 class ResslError(Exception):
     """Something the user can mend. The message is one sentence that names the fix."""
 
+    exit_code = 2
+
 
 def printable(text: str) -> str:
     """Text fit for a one-line message: names from outside may hold line breaks, and bytes that are no text."""

@@ -17,6 +17,7 @@ from ressl.data.reading import SizesDiffer, read_all
 from ressl.data.sources import open_source, splits
 from ressl.engine.accelerate import lay_out
 from ressl.engine.loop import device_of
+from ressl.engine.processes import current, device_for, shared
 from ressl.environment import environment
 from ressl.errors import ResslError, unknown
 from ressl.evaluation.features import extract
@@ -153,13 +154,14 @@ def evaluate(
         raise unknown("protocol", protocol, CHOICES)
     if protocol == "knn" and changes:
         raise ResslError(f"knn has no {next(iter(changes))} to change; knn_k and knn_temperature are the recipe's")
-    recipe, place = run.recipe, device_of(device)
+    recipe, team = run.recipe, current()
+    place = device_for(device_of(device), team)
     dtype = precision_of(precision, place)
     chosen = None if protocol == "knn" else with_changes(protocol_of(recipe, protocol), changes)
     asked = {"k": recipe.knn_k, "temperature": recipe.knn_temperature} if chosen is None else plain(chosen)
     checkpoint = run.checkpoint()
     step = checkpoint.facts["step"]
-    known = run.read_evaluation(protocol)
+    known = team.tell(run.read_evaluation(protocol) if team.leads else None)
     own = data is None or str(Path(data).resolve()) == run.facts.get("data")
     made = {"step": step, "settings": asked, "precision": str(dtype).removeprefix("torch."), "own_data": own}
     # A result on other data is never taken for this one, nor kept for the next: its place is not written down.
@@ -168,7 +170,8 @@ def evaluate(
     labelled = evaluation_data(recipe, data or run.facts.get("data"))
     if labelled is None:
         raise ResslError(f"{recipe.data} has no labels, so there is nothing to measure {protocol} against")
-    backbone, start = lay_out(run.backbone(), place), time.monotonic()
+    # Every process has the data; the backbone's work on it, which is nearly all of it, is shared.
+    backbone, start = shared(lay_out(run.backbone(), place), team), time.monotonic()
     labelled = labelled.to(place)
     if chosen is None:
         result: dict[str, Any] = {"top1": knn_of(backbone, labelled, recipe, dtype)}
@@ -197,7 +200,8 @@ def evaluate(
         "seconds": time.monotonic() - start,
         "environment": environment(place),
     }
-    run.write_evaluation(protocol, result)
+    if team.leads:
+        run.write_evaluation(protocol, result)
     return result
 
 

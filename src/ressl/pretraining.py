@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from ressl.data.sources import guess_data, open_source, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.data.views import describe
 from ressl.engine.accelerate import ENGINES
+from ressl.engine.launchers import launch, local_world, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
+from ressl.engine.processes import Team, device_for, groups_here, joined
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
 from ressl.recipes import Recipe, choose_recipe, get_recipe
@@ -56,10 +59,11 @@ def pretrain(
     if data is not None and not isinstance(data, (str, os.PathLike)):
         raise ResslError(f"data wants a path, not {type(data).__name__}; save an array as .npy or .npz first")
     settings = Settings(str(data) if data is not None else None, device, engine, precision, workers, rhythm)
-    if display is None:
-        with console.display() as shown:
-            return _pretrain(recipe, out, resume, settings, shown, changes)
-    return _pretrain(recipe, out, resume, settings, display, changes)
+    with joined(device) as team:
+        if display is None or not team.leads:
+            with console.display(quiet=not team.leads) as shown:
+                return _pretrain(recipe, out, resume, settings, shown, changes, team)
+        return _pretrain(recipe, out, resume, settings, display, changes, team)
 
 
 def _pretrain(
@@ -69,28 +73,51 @@ def _pretrain(
     settings: Settings,
     display: Display,
     changes: dict[str, Any],
+    team: Team,
 ) -> Run:
-    place = device_of(settings.device)
-    run, chosen, settings = _what(recipe, out, resume, settings, place, display, changes)
-    for warning in chosen.check():
-        display.message(f"warning: {warning}")
+    place = device_for(device_of(settings.device), team)
+    run = None
+    if team.leads:
+        out, resume = restarted(out, resume)
+        if restarts():
+            display.message(f"restart {restarts()} of this job")
+        run, chosen, settings = _what(recipe, out, resume, settings, place, display, changes)
+        for warning in chosen.check():
+            display.message(f"warning: {warning}")
+        if run is None and out is not None:
+            Run.refuse_existing(out)
+    said = team.tell([chosen.to_json(), settings.data, resume] if team.leads else None)
+    chosen, resume = Recipe.from_json(said[0]), said[2]
+    settings = replace(settings, data=said[1])
     # All that can be wrong is looked at before anything is written or, which may take long, read.
     if settings.engine not in ENGINES:
         raise unknown("engine", settings.engine, ENGINES)
     precision_of(settings.precision, place)
-    if run is None and out is not None:
-        Run.refuse_existing(out)
-    method = build_method(chosen)
-    source = open_source(chosen.data, pretrain_split(chosen.data), settings.data)
-    loader, broken = _loader(source, chosen, settings, place, display)
-    evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display)
-    if run is None:
+    method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
+    with team.first():
+        source = open_source(chosen.data, pretrain_split(chosen.data), settings.data)
+    loader, broken = _loader(source, chosen, settings, place, display, team)
+    evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display, team)
+    if run is None and team.leads:
         facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": now()}
-        run = Run.create(out or default_out(chosen), chosen, facts)
+        named = {"launch": launch()} if launch() else {}
+        run = Run.create(out or default_out(chosen), chosen, facts | named)
+    run = Run(team.tell(str(run.path) if run else None))
     if broken:
-        check_broken(broken, len(source), run.list_broken(broken))
-    _describe(chosen, loader, run, display)
-    return train(run, chosen, method, loader, evaluate, settings, place, display, resume)
+        check_broken(broken, len(source), run.list_broken(broken) if team.leads else run.path / "broken.txt")
+    _describe(chosen, loader, run, display, team)
+    return train(run, chosen, method, loader, evaluate, settings, place, display, resume, team)
+
+
+def restarted(out: str | Path | None, resume: bool) -> tuple[str | Path | None, bool]:
+    """Where to go on when a launcher has started this job again: the run folder it began, if it came to that."""
+    if resume or not restarts():
+        return out, resume
+    if out is not None:
+        return out, (Path(out) / "recipe.json").is_file()
+    mine = [run for run in Path("runs").glob("*/run.json") if Run(run.parent).facts.get("launch", "") == launch()]
+    newest = max(mine, key=lambda path: path.stat().st_mtime, default=None)
+    return (newest.parent, True) if newest is not None else (out, resume)
 
 
 def _what(
@@ -145,11 +172,12 @@ def _continued(run: Run, recipe: str | Recipe | None, changes: dict[str, Any]) -
 
 
 def _loader(
-    source: Source, recipe: Recipe, settings: Settings, place: torch.device, display: Display
+    source: Source, recipe: Recipe, settings: Settings, place: torch.device, display: Display, team: Team
 ) -> tuple[ResidentLoader | StreamingLoader, dict[str, str]]:
     workers = default_workers() if settings.workers is None else settings.workers
     tell = lambda done, total: display.busy("reading pictures", done, total)
-    opened = make_loader(source, recipe.views, recipe.batch_size, place, recipe.seed, workers, progress=tell)
+    share = (team.rank, team.world)
+    opened = make_loader(source, recipe.views, recipe.batch_size, place, recipe.seed, workers, *share, progress=tell)
     broken = {str(item.path): item.reason for item in opened.broken}
     skipped = f"; {len(broken)} broken files skipped, listed in broken.txt" if broken else ""
     display.message(opened.why + skipped)
@@ -157,18 +185,28 @@ def _loader(
 
 
 def default_workers() -> int:
-    """Decoding processes: one per core this process may use, and not more than a loader can feed."""
+    """Decoding processes: one per core this process may use (shared with others of the job), at most 16."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(16, cores)
+    return min(16, max(1, cores // local_world()))
 
 
-def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run, display: Display) -> None:
+def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run, display: Display, team: Team) -> None:
     teacher, *students = recipe.views
     lines = [
         f"{recipe.method} on {recipe.data}: {recipe.backbone} ({recipe.stem} stem, width {recipe.width}), "
         f"{recipe.epochs} epochs of {loader.steps_per_epoch} steps, batch {recipe.batch_size}",
         f"  teacher view {describe(teacher)}",
         *(f"  student view {describe(view)}" for view in students),
+        *([_shared(recipe, team)] if team.world > 1 else []),
         f"run folder {run.path}",
     ]
     display.message("\n".join(lines))
+
+
+def _shared(recipe: Recipe, team: Team) -> str:
+    here = groups_here(recipe.bn_groups, team.world)
+    more = f" instead of the recipe's {recipe.bn_groups}" if here * team.world != recipe.bn_groups else ""
+    return (
+        f"  shared by {team.world} processes: {recipe.batch_size // team.world} samples and "
+        f"{here} batch-norm {'group' if here == 1 else 'groups'} each, {here * team.world} in all{more}"
+    )

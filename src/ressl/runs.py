@@ -37,8 +37,11 @@ def _unborn(name: str) -> bool:
     return name == "run.json" or is_litter(name)
 
 
-def build_method(recipe: Recipe) -> Method:
-    """The method of a recipe with fresh weights; the same seed gives the same weights."""
+def build_method(recipe: Recipe, bn_groups: int | None = None) -> Method:
+    """The method of a recipe with fresh weights; the same seed gives the same weights.
+
+    ``bn_groups``: those of this process's share of the batch, where several share it.
+    """
     if (size := _size(recipe)) > ram() // 2:
         raise ResslError(
             f"{recipe.method} with these options takes {size / 1e9:,.1f} GB, more than half of the memory here; lower "
@@ -46,22 +49,20 @@ def build_method(recipe: Recipe) -> Method:
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return _assemble(recipe)
+        return _assemble(recipe, bn_groups or recipe.bn_groups)
 
 
 def _size(recipe: Recipe) -> int:
     """Bytes of the method's tensors, found without making them: a slip of the finger must not fill the memory."""
-    with (
-        contextlib.suppress(Exception),
-        torch.device("meta"),
-    ):  # what cannot be built at all is said by the real attempt
-        return sum(t.numel() * t.element_size() for t in _assemble(recipe).state_dict().values())
+    # What cannot be built at all is said by the real attempt.
+    with contextlib.suppress(Exception), torch.device("meta"):
+        return sum(t.numel() * t.element_size() for t in _assemble(recipe, 1).state_dict().values())
     return 0
 
 
-def _assemble(recipe: Recipe) -> Method:
+def _assemble(recipe: Recipe, bn_groups: int) -> Method:
     try:
-        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, recipe.bn_groups)
+        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, bn_groups)
         return METHODS[recipe.method](backbone, **recipe.options)
     except (ValueError, RuntimeError, TypeError, OverflowError) as error:  # a momentum of 1.5, a layer of -1 units
         first = str(error).split("\n")[0]

@@ -19,6 +19,7 @@ from ressl.engine.checkpoint import sweep
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
 from ressl.engine.monitor import Collapse
 from ressl.engine.optimisers import build_sgd
+from ressl.engine.processes import ALONE, Team, averager, parallel, shared
 from ressl.engine.records import Records
 from ressl.engine.schedules import warmup_cosine
 from ressl.engine.signals import Interrupted
@@ -27,6 +28,7 @@ from ressl.environment import environment
 from ressl.errors import ResslError
 from ressl.evaluating import evaluation_data, kept_as_is, knn_of, precision_of
 from ressl.methods import Method
+from ressl.nn.batchnorm import share_batch_norm
 from ressl.recipes import Recipe, method_options
 from ressl.recipes.typed import plain
 from ressl.runs import Run
@@ -57,19 +59,24 @@ def train(
     place: torch.device,
     display: Display,
     resume: bool,
+    team: Team = ALONE,
 ) -> Run:
     """Train ``method`` to the end of its recipe, from the run's last checkpoint if ``resume``."""
     step = build_step(recipe, method, loader, settings, place)
+    if team.world > 1:
+        share_batch_norm(method)
+        step.call, step.average = parallel(method, place), averager(method, team.world)
     engine, why = accelerate(step, settings.engine)
     if why:
         display.message(f"engine {engine}, because {why}")
-    checkpoint = run.checkpoint() if resume and run.checkpoints.paths() else None
+    found = run.checkpoint() if team.leads and resume and run.checkpoints.paths() else None
+    checkpoint = team.share_checkpoint(found)
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
     facts = checkpoint.facts if checkpoint else {}
-    if resume:
+    if resume and team.leads:
         sweep(run.path)
-    records = Records(run.path, facts.get("step", 0), facts.get("rows"))
+    records = Records(run.path, facts.get("step", 0), facts.get("rows")) if team.leads else None
     loop = Loop(
         step,
         epochs=recipe.epochs,
@@ -81,6 +88,7 @@ def train(
         evaluate=evaluate,
         evaluate_every=recipe.knn_every,
         rhythm=settings.rhythm,
+        team=team,
     )
     if checkpoint is not None:
         if (before := facts.get("pictures", loader.samples)) != loader.samples:
@@ -105,19 +113,32 @@ def train(
             raise
         raise sentence from None
     finally:
-        records.close()
         loader.close()
-        if isinstance(loader, StreamingLoader) and loader.broken:
-            where = run.list_broken(loader.broken)
-            display.message(f"{len(loader.broken)} broken files skipped, listed in {where}")
-        seconds = time.monotonic() - start
-        run.note({"seconds": round(earlier + seconds, 2)})
-    if loop.checkpoint_count:
-        share = 100 * loop.checkpoint_seconds / max(seconds, 1e-9)
-        display.message(f"checkpoints: {loop.checkpoint_count}, {share:.2f} % of the time")
-    if checkpoint is None or checkpoint.facts["step"] < step.done or "finished" not in run.facts:
-        run.note(_ending(loop, place, engine))  # else nothing was trained: when and with what stays as it was
+        if records is not None:
+            records.close()
+            _list_broken(run, loader, display)
+            seconds = time.monotonic() - start
+            run.note({"seconds": round(earlier + seconds, 2)})
+            if loop.checkpoint_count:
+                share = 100 * loop.checkpoint_seconds / max(seconds, 1e-9)
+                display.message(f"checkpoints: {loop.checkpoint_count}, {share:.2f} % of the time")
+    if isinstance(loader, StreamingLoader) and team.world > 1:
+        for broken in team.gather(loader.broken):
+            loader.broken |= broken
+        if team.leads:
+            _list_broken(run, loader, display)
+    # If nothing was trained, when and with what stays as it was.
+    trained = checkpoint is None or checkpoint.facts["step"] < step.done
+    if team.leads and (trained or "finished" not in run.facts):
+        run.note(_ending(loop, place, engine) | ({"processes": team.world} if team.world > 1 else {}))
+    team.wait()  # the others may open the folder, too
     return run
+
+
+def _list_broken(run: Run, loader: ResidentLoader | StreamingLoader, display: Display) -> None:
+    if isinstance(loader, StreamingLoader) and loader.broken:
+        where = run.list_broken(loader.broken)
+        display.message(f"{len(loader.broken)} broken files skipped, listed in {where}")
 
 
 def build_step(
@@ -181,6 +202,7 @@ def knn_while_training(
     settings: Settings,
     place: torch.device,
     display: Display,
+    team: Team = ALONE,
 ) -> Callable[[], dict[str, float]] | None:
     """kNN accuracy as a function of no arguments, or None where there are no labels."""
     here = None  # the training pictures, where they are on the device already
@@ -192,7 +214,8 @@ def knn_while_training(
         display.message("no labels, so no kNN while training")
         return None
     data, precision = data.to(place), precision_of(settings.precision, place)
-    return lambda: {"knn": knn_of(backbone, data, recipe, precision)}
+    network = shared(backbone, team)
+    return lambda: {"knn": knn_of(network, data, recipe, precision)}
 
 
 def now() -> str:

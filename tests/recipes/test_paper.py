@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,3 +100,23 @@ def test_the_network_is_the_paper_s() -> None:
     assert sum(p.numel() for p in method.backbone.parameters()) == 11_168_832  # torchvision's, stem 3 x 3, without fc
     assert method.backbone.bn1.groups == 8
     assert method.teacher.module[0].bn1.groups == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "linear"),
+    [("imagenet-r50-4crops", (224, 160, 128, 96), 73.8), ("imagenet-r50-5crops", (224, 192, 160, 128, 96), 74.7)],
+)
+def test_multi_crop_recipes_have_the_papers_crops(name: str, sizes: tuple[int, ...], linear: float) -> None:
+    low = {224: 0.2, 192: 0.172, 160: 0.143, 128: 0.114, 96: 0.086}
+    high = {224: 1.0, 192: 0.86, 160: 0.715, 128: 0.571, 96: 0.429}
+    recipe = RECIPES[name]
+    teacher, *students = recipe.views
+    assert teacher == RECIPES["imagenet-r50"].views[0]
+    assert tuple(view.size for view in students) == sizes
+    assert [view.crop for view in students] == [(low[s], high[s]) for s in sizes]
+    assert all(replace(view, size=224, crop=(0.2, 1.0)) == RECIPES["imagenet-r50"].views[1] for view in students)
+    assert recipe.paper["linear"] == linear
+    same = replace(recipe, name="x", summary="", views=(), paper={})
+    assert same == replace(RECIPES["imagenet-r50"], name="x", summary="", views=(), paper={})
+    half = recipe.replace(image_size=112)  # the crops keep their proportions
+    assert [view.size for view in half.views] == [112, *(s // 2 for s in sizes)]

@@ -76,9 +76,9 @@ def test_changes_may_be_text(key: str, value: Any, look: Callable[[Recipe], Any]
     assert Recipe.from_json(after.to_json()) == after
 
 
-def test_a_smaller_picture_leaves_views_of_their_own_size() -> None:
+def test_a_smaller_picture_keeps_the_proportions_of_the_views() -> None:
     multi = get_recipe("cifar10").replace(views=["weak", "strong", "strong,size=20"])
-    assert [v.size for v in multi.replace(image_size=16).views] == [16, 16, 20]
+    assert [v.size for v in multi.replace(image_size=16).views] == [16, 16, 10]
 
 
 def test_text_views_take_the_new_size() -> None:

@@ -7,6 +7,7 @@ house with them.
 COMMANDS: dict[str, str] = {
     "demo": "train and evaluate on generated pictures",
     "pretrain": "pre-train a backbone",
+    "launch": "run a command as several processes that share the work",
     "evaluate": "measure a run's frozen backbone",
     "bench": "measure speed and memory",
     "recipes": "list the recipes with the paper's numbers",

@@ -12,6 +12,7 @@ from rich.table import Table
 from ressl import console
 from ressl.commands.shared import describe, flag, show
 from ressl.engine.loop import Display
+from ressl.engine.processes import Team, joined
 from ressl.errors import unknown
 from ressl.evaluating import CHOICES, with_changes
 from ressl.evaluating import evaluate as evaluate_run
@@ -38,6 +39,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
+    with joined(options.device) as team:
+        return _run(options, changes, team)
+
+
+def _run(options: Namespace, changes: dict[str, Any], team: Team) -> int:
     run = Run.open(options.run)
     for protocol in options.protocol:
         if protocol not in CHOICES:
@@ -48,7 +54,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     for heading in ("protocol", "last", "best", "paper", "seconds"):
         table.add_column(heading, justify="left" if heading == "protocol" else "right")
     for protocol in options.protocol:
-        with console.display() as shown:
+        with console.display(quiet=not team.leads) as shown:
             result = evaluate_run(
                 run,
                 protocol,
@@ -63,6 +69,8 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         best = f"{result['best']:.2f} (epoch {result['best_epoch']})" if "best" in result else ""
         beside = f"{paper:.2f}" if paper is not None and protocol == "linear" else ""
         table.add_row(protocol, f"{last:.2f}", best, beside, f"{result['seconds']:.1f}")
+    if not team.leads:
+        return 0
     show(table)
     print(f"written to {run.path}/evaluation/")
     return 0

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from ressl import console
 from ressl.commands.shared import describe, flag, positive
 from ressl.engine.loop import Rhythm
+from ressl.engine.processes import joined
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError
 from ressl.methods import METHODS
@@ -28,7 +29,8 @@ def add_options(parser: ArgumentParser) -> None:
         "  ressl pretrain cifar10 --data ~/cifar10 --epochs 20 --teacher-temperature 0.04\n"
         "  ressl pretrain --data photos/ --out runs/photos\n"
         "  ressl pretrain --resume --out runs/photos\n"
-        "  ressl pretrain tiny-imagenet --views crop+flip+gray strong,blur=0.1"
+        "  ressl pretrain tiny-imagenet --views crop+flip+gray strong,blur=0.1\n"
+        "  ressl launch --processes 8 -- pretrain imagenet-r50 --data imagenet/ --out runs/r50"
     )
     parser.add_argument("recipe", nargs="?", help=f"{', '.join(RECIPES)}, or a recipe.json of an earlier run")
     parser.add_argument(
@@ -81,7 +83,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     if workers is not None and workers < 0:
         raise ResslError(f"--workers must be at least 0, not {workers}")
     try:
-        with console.display(options.quiet) as shown:
+        with joined(options.device) as team, console.display(options.quiet or not team.leads) as shown:
             run = pretrain_run(
                 options.recipe,
                 data=options.data,
@@ -97,7 +99,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             )
     except Interrupted as stop:
         return stop.exit_code
-    if not options.quiet:
+    if not options.quiet and team.leads:
         facts, knn = run.facts, run.curve("knn")
         print(f"trained in {facts['seconds']:.0f} s" + (f"; kNN {knn[-1][1]:.2f} %" if knn else ""))
         after = f"; next: ressl evaluate {shlex.quote(str(run.path))}" if knn else ""

@@ -16,6 +16,7 @@ from ressl.engine.fusion import LowPrecisionWeights, fuse_norms
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
 from ressl.errors import unknown
+from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
@@ -37,13 +38,15 @@ def accelerate(step: TrainStep, engine: str) -> tuple[str, str]:
     why = ""
     if wanted == "graph" and not on_gpu:
         wanted, why = "eager", "CUDA graphs need a CUDA device"
+    elif wanted == "graph" and world() > 1:
+        wanted, why = "compile", "a step that several processes share is not captured as one CUDA graph"
     if on_gpu:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed
         step.memory_format = torch.channels_last
     if wanted == "compile":
         step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
-        step.call = torch.compile(step.method)
+        step.call = torch.compile(step.call)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
     if wanted == "graph":
         _for_graph(step)

@@ -15,6 +15,7 @@ from ressl.data.streaming import StreamingLoader
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, random_states, set_random_states
 from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors
+from ressl.engine.processes import ALONE, Team
 from ressl.engine.records import Records
 from ressl.engine.signals import Interrupted, Leave, StopRequest
 from ressl.engine.step import TrainStep
@@ -49,7 +50,7 @@ class Loop:
         step: TrainStep,
         *,
         epochs: int,
-        records: Records,
+        records: Records | None,
         checkpoints: CheckpointFolder,
         facts: dict[str, Any],
         display: Display,
@@ -57,10 +58,12 @@ class Loop:
         evaluate: Callable[[], dict[str, float]] | None = None,
         evaluate_every: int = 0,
         rhythm: Rhythm = RHYTHM,
+        team: Team = ALONE,
     ) -> None:
+        """``records`` is None on every process but the first of a team, which alone writes."""
         self.step, self.epochs, self.records, self.checkpoints = step, epochs, records, checkpoints
         self.facts, self.display, self.collapse, self.rhythm = facts, display, collapse, rhythm
-        self.evaluate, self.evaluate_every = evaluate, evaluate_every
+        self.evaluate, self.evaluate_every, self.team = evaluate, evaluate_every, team
         self.values: dict[str, float] = {}  # the newest of everything, for the display
         self.checkpoint_seconds, self.checkpoint_count = 0.0, 0
         self._owed = False  # the end of an epoch that was reached but not yet evaluated
@@ -72,11 +75,13 @@ class Loop:
     def run(self) -> None:
         """Train to the end. A signal saves and raises :class:`Interrupted`."""
         with StopRequest() as stop:
+            finished = False
             with contextlib.suppress(Leave):  # raised between two steps, or in the process's first
                 self._run(stop)
+                finished = True
             if self._saved_step != self.step.done:
                 self.save()
-            if stop.signum is not None:
+            if not finished and stop.signum is not None:
                 raise Interrupted(stop.signum, self.step.done)
 
     def _run(self, stop: StopRequest) -> None:
@@ -86,7 +91,8 @@ class Loop:
         for epoch in range(step.done // per_epoch, self.epochs):
             step.begin_epoch(epoch)
             for batch in self._batches(epoch, step.done % per_epoch, stop):
-                with stop.at_once(not self._moved):  # it may compile for minutes, and there is nothing to lose yet
+                # The first may compile for minutes, and there is nothing to lose yet.
+                with stop.at_once(not self._moved and self.team.world == 1):
                     step.advance(batch)
                 self._moved = True
                 self._owed = step.done % per_epoch == 0
@@ -94,15 +100,25 @@ class Loop:
                     self.log()
                 if not self._owed and self._due():
                     self.save()
-                stop.leave()
+                self._leave(stop, self._owed)
             self._end_epoch(epoch, stop)
+
+    def _leave(self, stop: StopRequest, certainly: bool = True) -> None:
+        """Leave if any process was asked to stop; all of a team hear of it after the same step."""
+        if self.team.world == 1:
+            stop.leave()
+        elif certainly or self.step.done % self.team.rhythm == 0:
+            agreed = self.team.agree(stop.signum or 0)
+            if agreed:
+                stop.signum = agreed
+                raise Leave
 
     def _batches(self, epoch: int, first: int, stop: StopRequest) -> Iterator[Batch | None]:
         loader = self.step.loader
         if isinstance(loader, StreamingLoader):
             batches = loader.iterate(epoch, first)
             while True:
-                with stop.at_once():  # a disk may keep us waiting
+                with stop.at_once(self.team.world == 1):  # a disk may keep us waiting
                     batch = next(batches, None)
                 if batch is None:
                     return
@@ -115,16 +131,17 @@ class Loop:
         """Evaluate and save. Broken off by a signal, it is owed: the resumed run begins with it."""
         last, resumed = epoch + 1 == self.epochs, not self._moved
         if self.evaluate is not None and (last or (self.evaluate_every and (epoch + 1) % self.evaluate_every == 0)):
-            with stop.at_once():
+            with stop.at_once(self.team.world == 1):
                 values = self.evaluate()
             self.values |= values
-            self.records.write({"step": self.step.done, "epoch": epoch + 1} | values)
+            if self.records is not None:
+                self.records.write({"step": self.step.done, "epoch": epoch + 1} | values)
             self.display.progress(self.step.done, self.step.total_steps, self.values)
             self._logged_at = time.monotonic()  # evaluation does not count as training time
         self._owed = False
         if last or resumed or self._due() or ((epoch + 1) % self.rhythm.checkpoint_epochs == 0 and self._affordable()):
             self.save()
-        stop.leave()
+        self._leave(stop)
 
     def log(self) -> None:
         """Bring the device's logs home, write a row, look for trouble."""
@@ -139,6 +156,8 @@ class Loop:
         speed = (step.done - self._logged_step) * loader.batch_size / max(now - self._logged_at, 1e-9)
         self._logged_at, self._logged_step = now, step.done
         row = {"step": step.done, "epoch": step.done / loader.steps_per_epoch, **means, "images_per_second": speed}
+        if self.records is None:
+            return
         self.records.write(row)
         self.values |= row
         self.display.progress(step.done, step.total_steps, self.values)
@@ -172,20 +191,23 @@ class Loop:
         bad = step.bad_step()
         if bad is not None:
             raise NonFinite(self._non_finite(bad, step.drain()))
+        self._saved_step = step.done
+        if not self.team.leads:
+            return
         start = time.monotonic()
         tensors = {f"method.{name}": tensor for name, tensor in step.method.state_dict().items()}
         tensors |= {f"optimiser.{k}": v for k, v in optimiser_tensors(step.optimiser, step.method).items()}
         tensors |= {f"random.{name}": state for name, state in random_states(step.device).items()}
         tensors["engine.ring"] = step.ring
         facts = {**self.facts, "step": step.done, "drained": step.drained, "logs": step.names, "begun": step.begun}
-        facts |= {"owed": self._owed, "rows": self.records.sync()}
+        facts |= {"owed": self._owed, "rows": 0 if self.records is None else self.records.sync()}
         checkpoint = Checkpoint(tensors, facts)
         warning = self.checkpoints.look_at_disk(checkpoint.size)
         if warning and not self._warned:
             self._warned = True
             self.display.message(f"warning: {warning}")
         self.checkpoints.save(step.done, checkpoint)
-        self._saved_at, self._saved_step = time.monotonic(), step.done
+        self._saved_at = time.monotonic()
         self._cost = self._saved_at - start
         self.checkpoint_seconds += self._cost
         self.checkpoint_count += 1

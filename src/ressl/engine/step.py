@@ -44,9 +44,11 @@ class TrainStep:
         device = next(method.parameters()).device
         self.method, self.views, self.loader, self.optimiser = method, views, loader, optimiser
         self.schedule, self.total_steps, self.precision, self.device = schedule, total_steps, precision, device
-        # What the engine puts in from outside: the way a forward goes, and where its gradients come to rest.
+        # What the engine puts in from outside: the way a forward goes, where its gradients come to rest, and the mean
+        # of logs over several processes.
         self.call: Callable[..., Output] = method
         self.collect: Callable[[], None] = lambda: None
+        self.average: Callable[[list[Tensor]], list[Tensor]] | None = None
         self.memory_format = torch.contiguous_format
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
@@ -94,10 +96,16 @@ class TrainStep:
         set_lr(self.optimiser, lr)
         with torch.autocast(self.device.type, dtype=self.precision, enabled=self.precision != torch.float32):
             output = self.call(views, **wanted)
-        output.loss.backward()
+        output.loss.backward(self.first_gradient(output.loss))
         self.collect()
         self.update(output, lr)
         self.optimiser.zero_grad(set_to_none=True)
+
+    def first_gradient(self, loss: Tensor) -> Tensor | None:
+        """With several processes: not a number where this one's loss is none, so that no process takes the step up."""
+        if self.average is None:
+            return None
+        return torch.where(torch.isfinite(loss.detach()), 1.0, float("nan")).to(loss.dtype)
 
     def prepare(self, batch: Batch | None) -> tuple[list[Tensor], Tensor]:
         """The step's views and learning rate, and the method's own schedules."""
@@ -143,11 +151,13 @@ class TrainStep:
         finite = torch.isfinite(output.loss.detach()) & torch.isfinite(grad_norm)
         self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self.optimiser.step()
-        logs = [output.loss, lr, grad_norm, *output.logs.values()]
+        logs = [value.detach() for value in (output.loss, lr, grad_norm, *output.logs.values())]
+        if self.average is not None:
+            logs = self.average(logs)
         if self.ring.shape[1] == 0:
             self.names = [*ENGINE_LOGS, *output.logs]
             self.ring = torch.zeros(self.capacity, len(self.names), device=self.device)
-        self.after(output.carry, finite, [value.detach() for value in logs])
+        self.after(output.carry, finite, logs)
 
     @torch.no_grad()
     def after(self, carry: Carry, finite: Tensor, logs: list[Tensor]) -> None:

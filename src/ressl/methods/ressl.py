@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ressl import losses
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, l2_normalize
+from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, all_rows, forward_crops, l2_normalize
 
 
 class ReSSL(Method):
@@ -50,7 +50,7 @@ class ReSSL(Method):
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         weak, *strong = views
         Q = self.queue.keys  # K x D; no copy: it only changes in after_step, when the backward is done
-        z2 = [l2_normalize(self.head(self.backbone(view))) for view in strong]  # B x D each
+        z2 = [l2_normalize(self.head(h)) for h in forward_crops(self.backbone, strong)]  # B x D each
         z1 = self.target(weak)
         with torch.no_grad():
             log_p1 = losses.log_relation(z1, Q, self.tau_t)  # B x K, equation 3
@@ -67,14 +67,13 @@ class ReSSL(Method):
     @torch.no_grad()
     def target(self, weak: Tensor) -> Tensor:
         """The teacher's embeddings z1 of its own view, made from a shuffled batch."""
-        shuffle, restore = self.shuffle(weak.shape[0])
-        return l2_normalize(self.teacher(weak[shuffle])[restore])  # B x D
+        return l2_normalize(self.shuffle.apart(self.teacher, weak))  # B x D
 
     @torch.no_grad()
     def after_step(self, carry: Carry) -> None:
         assert isinstance(carry, Tensor)
         self.teacher.update(nn.ModuleList([self.backbone, self.head]))
-        self.queue.enqueue(carry)
+        self.queue.enqueue(all_rows(carry))
 
 
 def spread(z: Tensor) -> Tensor:

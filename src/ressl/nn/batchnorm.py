@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl.errors import ResslError
+from ressl.nn.processes import all_rows, world
 
 
 class GroupedBatchNorm2d(nn.BatchNorm2d):
@@ -101,4 +102,40 @@ def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
             setattr(module, name, grouped)
         else:
             group_batch_norm(child, groups)
+    return module
+
+
+class WholeBatchNorm1d(nn.BatchNorm1d):
+    """Batch norm of B x D whose training statistics are those of the rows of all processes.
+
+    A head's norm sees the whole batch when there is one process; so it does when there are eight.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        W = world()
+        if not self.training or W == 1:
+            return super().forward(x)
+        if x.ndim != 2 or self.momentum is None:
+            raise ValueError("batch norm over all processes takes B x D and an exponential average")
+        full = x.to(torch.promote_types(x.dtype, torch.float32))
+        var, mean = torch.var_mean(full, dim=0, correction=0)
+        parts = all_rows(torch.stack((mean, var))[None])  # W x 2 x D: equal shares, so means of means are means
+        mean = parts[:, 0].mean(0)
+        var = parts[:, 1].mean(0) + parts[:, 0].var(0, correction=0)
+        if self.running_mean is not None and self.running_var is not None:
+            with torch.no_grad():
+                n = x.shape[0] * W
+                self.running_mean.lerp_(mean.detach(), self.momentum)
+                self.running_var.lerp_(var.detach() * (n / max(n - 1, 1)), self.momentum)
+                if self.num_batches_tracked is not None:
+                    self.num_batches_tracked.add_(1)
+        y = (full - mean) * torch.rsqrt(var + self.eps)
+        return (y * self.weight + self.bias if self.affine else y).to(x.dtype)
+
+
+def share_batch_norm(module: nn.Module) -> nn.Module:
+    """Let every ``nn.BatchNorm1d`` below ``module`` take its statistics over all processes; weights stay."""
+    for child in module.modules():
+        if type(child) is nn.BatchNorm1d:
+            child.__class__ = WholeBatchNorm1d
     return module

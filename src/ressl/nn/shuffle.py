@@ -6,10 +6,13 @@ statistics. Shuffling the teacher's batch breaks that (He et al., MoCo, 2020).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from ressl import rng
+from ressl.nn.processes import all_rows, my_rows, world
 
 
 class BatchShuffle(nn.Module):
@@ -28,3 +31,10 @@ class BatchShuffle(nn.Module):
         shuffle = rng.permutation(self.key, self.count, n, rng.SHUFFLE, self.key.device)
         self.count.add_(1)
         return shuffle, torch.argsort(shuffle)
+
+    @torch.no_grad()
+    def apart(self, network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """``network(x)``, but each sample in company drawn at random from the batch of all processes."""
+        shuffle, restore = self(x.shape[0] * world())
+        dealt = all_rows(x)[my_rows(shuffle)]  # this process's hand of the shuffled batch
+        return all_rows(network(dealt))[my_rows(restore)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ressl.data.views import STRONG, WEAK
+from ressl.data.views import STRONG, WEAK, View
 from ressl.evaluation.linear import LinearProtocol
 from ressl.recipes.recipe import Recipe
 
@@ -99,4 +99,28 @@ IMAGENET_R18 = replace(
     paper={"linear": 58.1},
 )
 
-PAPER = (CIFAR10, CIFAR100, STL10, TINY_IMAGENET, IMAGENET_R50, IMAGENET_R18)
+# The paper's student crops: size -> share of the area. All are matched with the one weak teacher view.
+_CROPS = {224: (0.2, 1.0), 192: (0.172, 0.86), 160: (0.143, 0.715), 128: (0.114, 0.571), 96: (0.086, 0.429)}
+
+
+def _crops(*sizes: int) -> tuple[View, ...]:
+    return (IMAGENET_R50.views[0], *(replace(STRONG, size=size, crop=_CROPS[size]) for size in sizes))
+
+
+IMAGENET_R50_4CROPS = replace(
+    IMAGENET_R50,
+    name="imagenet-r50-4crops",
+    summary="ImageNet, 224 px, ResNet-50, student crops of 224, 160, 128 and 96 px",
+    views=_crops(224, 160, 128, 96),
+    paper={"linear": 73.8},
+)
+
+IMAGENET_R50_5CROPS = replace(
+    IMAGENET_R50,
+    name="imagenet-r50-5crops",
+    summary="ImageNet, 224 px, ResNet-50, student crops of 224, 192, 160, 128 and 96 px",
+    views=_crops(224, 192, 160, 128, 96),
+    paper={"linear": 74.7},
+)
+
+PAPER = (CIFAR10, CIFAR100, STL10, TINY_IMAGENET, IMAGENET_R50, IMAGENET_R50_4CROPS, IMAGENET_R50_5CROPS, IMAGENET_R18)

@@ -126,7 +126,7 @@ class Recipe:
         size = convert(int, changes.get("image_size", self.image_size), "image_size")
         if "image_size" in changes and size != self.image_size:
             fields["views"] = tuple(
-                dataclasses.replace(v, size=size) if v.size == self.image_size else v for v in self.views
+                dataclasses.replace(v, size=max(1, round(v.size * size / self.image_size))) for v in self.views
             )
         for key, value in changes.items():
             if key == "options":

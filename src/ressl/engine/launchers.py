@@ -1,0 +1,79 @@
+"""What torchrun and SLURM say to the processes they start, in the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+from dataclasses import dataclass
+
+from ressl.errors import ResslError
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a launcher says in the environment."""
+
+    rank: int
+    world: int
+    local_rank: int
+    address: str
+    port: int
+
+
+def place_in(environment: dict[str, str]) -> Place | None:
+    """Where this process stands, from torchrun's variables or else from SLURM's; None when it is alone."""
+    get = environment.get
+    try:
+        if "RANK" in environment and "WORLD_SIZE" in environment:
+            return Place(
+                int(environment["RANK"]),
+                int(environment["WORLD_SIZE"]),
+                int(get("LOCAL_RANK", "0")),
+                get("MASTER_ADDR", "127.0.0.1"),
+                int(get("MASTER_PORT", "29500")),
+            )
+        # One task may be a plain `srun ressl ...`; and a shell inside an allocation has the size but no step.
+        if int(get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
+            return Place(
+                int(environment["SLURM_PROCID"]),
+                int(environment["SLURM_NTASKS"]),
+                int(get("SLURM_LOCALID", "0")),
+                get("MASTER_ADDR") or _first_host(get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST", "")),
+                int(get("MASTER_PORT") or 20000 + int(get("SLURM_JOB_ID", "0")) % 20000),
+            )
+    except ValueError as error:
+        raise ResslError(
+            f"the launcher's variables (RANK, WORLD_SIZE, SLURM_PROCID ...) are no numbers: {error}"
+        ) from None
+    return None
+
+
+def _first_host(nodes: str) -> str:
+    """The first of SLURM's node list: ``node[03-05,9],other`` -> ``node03``."""
+    found = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
+    return "127.0.0.1" if found is None else found.group(1) + (found.group(2) or "")
+
+
+def restarts() -> int:
+    """How often the launcher has started this job again."""
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT") or os.environ.get("SLURM_RESTART_COUNT") or "0"
+    return int(count) if count.isdigit() else 0
+
+
+def launch() -> str | None:
+    """A name for this launch, the same after a restart; None without a launcher."""
+    if "SLURM_JOB_ID" in os.environ:
+        what = f"slurm {os.environ['SLURM_JOB_ID']}"
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
+        what = f"torchrun {os.environ['TORCHELASTIC_RUN_ID']} {platform.node()} {os.getppid()}"
+    else:
+        return None
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def local_world() -> int:
+    """Processes on this machine that share its cores."""
+    value = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or "1"
+    return max(1, int(value)) if value.isdigit() else 1

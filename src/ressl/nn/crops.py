@@ -1,0 +1,44 @@
+"""Many crops through one network: those of one size share a forward, and none notices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ressl.nn.batchnorm import GroupedBatchNorm2d
+
+
+def forward_crops(backbone: nn.Module, crops: Sequence[Tensor]) -> list[Tensor]:
+    """``[backbone(crop) for crop in crops]``, with one call for all crops of a size.
+
+    Batch norm still takes its statistics crop by crop, group by group. For n crops of B samples the rows are dealt in
+    turn (sample 0 of every crop, sample 1 of every crop ...) and each norm has n times its groups in that call: row j
+    belongs to group j % (n G), which is crop j % n of the samples that were its group before. Running statistics move
+    once, to the mean over the crops, where n calls would move them n times.
+    """
+    sizes = [crop.shape[-1] for crop in crops]
+    features: dict[int, Tensor] = {}
+    for size in dict.fromkeys(sizes):
+        same = [i for i, s in enumerate(sizes) if s == size]
+        if len(same) == 1:
+            features[same[0]] = backbone(crops[same[0]])
+            continue
+        n = len(same)
+        _multiply_groups(backbone, n, 1)
+        dealt = backbone(torch.stack([crops[i] for i in same], 1).flatten(0, 1))  # nB x D
+        _multiply_groups(backbone, 1, n)
+        for k, i in enumerate(same):
+            features[i] = dealt[k::n]
+    return [features[i] for i in range(len(crops))]
+
+
+@torch.compiler.disable
+def _multiply_groups(network: nn.Module, by: int, divide: int) -> None:
+    for module in network.modules():
+        if type(module) is nn.BatchNorm2d:  # with one group the two are the same
+            module.__class__ = GroupedBatchNorm2d
+            module.__dict__["groups"] = 1
+        if isinstance(module, GroupedBatchNorm2d):
+            module.groups = module.groups * by // divide

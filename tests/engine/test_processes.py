@@ -1,0 +1,166 @@
+"""Where a process stands, how a batch's groups are shared, and who notices a process that is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ressl.engine import watch
+from ressl.engine.launchers import Place, launch, place_in
+from ressl.engine.processes import ALONE, Team, device_for, groups_here, joined, lost_contact
+from ressl.errors import ResslError
+from ressl.pretraining import restarted
+from ressl.recipes import get_recipe
+from ressl.runs import Run
+
+
+def test_torchrun_says_where_a_process_stands() -> None:
+    said = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "1234"}
+    assert place_in(said) == Place(3, 8, 1, "node0", 1234)
+    assert place_in({}) is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("gpu[03-05,9],cpu1", "gpu03"), ("a1,b2", "a1"), ("n[7]", "n7"), ("solo", "solo")]
+)
+def test_slurm_says_it_too(nodes: str, first: str) -> None:
+    said = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0",
+            "SLURM_JOB_ID": "4242", "SLURM_STEP_NODELIST": nodes}  # fmt: skip
+    assert place_in(said) == Place(5, 16, 1, first, 24242)
+    assert place_in(said | {"MASTER_ADDR": "x", "MASTER_PORT": "9"}) == Place(5, 16, 1, "x", 9)
+    del said["SLURM_STEP_ID"]
+    assert place_in(said) is None  # a shell inside an allocation
+
+
+def test_variables_that_are_no_numbers_are_named() -> None:
+    with pytest.raises(ResslError, match="RANK"):
+        place_in({"RANK": "first", "WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(("groups", "world", "each"), [(8, 1, 8), (8, 2, 4), (8, 8, 1), (1, 4, 1), (4, 8, 1)])
+def test_groups_are_shared(groups: int, world: int, each: int) -> None:
+    assert groups_here(groups, world) == each
+
+
+def test_groups_that_cannot_be_shared_are_an_error() -> None:
+    with pytest.raises(ResslError, match=r"8 batch-norm groups.*3 processes.*--bn-groups 6"):
+        groups_here(8, 3)
+
+
+def test_one_process_needs_nobody() -> None:
+    with joined("cpu") as team:
+        assert team is ALONE
+        assert (team.agree(7), team.tell([1]), team.gather("x"), team.rhythm) == (7, [1], ["x"], 1)
+    assert Team(0, 512).rhythm == 64
+
+
+def test_each_process_has_its_own_card() -> None:
+    cpu = torch.device("cpu")
+    assert device_for(cpu, Team(1, 2)) == cpu
+    with pytest.raises(ResslError, match="each takes its own"):
+        device_for(torch.device("cuda:1"), Team(1, 2))
+
+
+def test_errors_of_lost_connections_are_known_and_others_are_not() -> None:
+    text = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:30513"
+    assert lost_contact(RuntimeError(text))
+    assert lost_contact(ConnectionResetError())
+    assert not lost_contact(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not lost_contact(ValueError("gloo"))
+
+
+def test_a_restarted_job_finds_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    Run.create("runs/mine", get_recipe("demo"), {"launch": launch()})
+    Run.create("runs/other", get_recipe("demo"), {"launch": "someone else's"})
+    assert restarted(None, False) == (None, False)  # a first start
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert restarted(None, False) == (Path("runs/mine"), True)
+    assert restarted("runs/other", False) == ("runs/other", True)
+    assert restarted("runs/new", False) == ("runs/new", False)  # it died before there was a folder
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "b")
+    assert restarted(None, False) == (None, False)
+
+
+class Store(dict[str, Any]):
+    """The job's store, in this process."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+
+    def leave(self: watch.Watch, why: str) -> None:
+        said.append(why)
+        self.close()
+
+    monkeypatch.setattr(watch.Watch, "_leave", leave)
+    monkeypatch.setattr(watch, "EVERY", 0.05)
+    return said
+
+
+def wait_for(said: list[str], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not said and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_neighbour_that_died_is_noticed_and_told(left: list[str]) -> None:
+    neighbour = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    store = Store()
+    store.set("sign/1", f"{watch._machine()} {neighbour.pid} {watch._started(neighbour.pid)} 1")
+    guard = watch.Watch(store, 0, 2, limit=60)
+    time.sleep(0.3)
+    assert not left
+    neighbour.kill()
+    neighbour.wait()
+    wait_for(left)
+    guard.close()
+    assert left == ["process 1 of this job has died"]
+    assert store["gone"] == b"1"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_neighbour_that_stopped_is_ended(left: list[str]) -> None:
+    neighbour = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    store = Store()
+    store.set("sign/1", f"{watch._machine()} {neighbour.pid} {watch._started(neighbour.pid)} 1")
+    guard = watch.Watch(store, 0, 2, limit=0.5)
+    wait_for(left)
+    guard.close()
+    assert "no sign of life for 0.5 s" in left[0]
+    assert neighbour.wait(5) == -9
+
+
+def test_a_store_that_no_longer_answers_is_noticed(left: list[str]) -> None:
+    class Silent(Store):
+        def check(self, keys: list[str]) -> bool:
+            raise ConnectionError
+
+    guard = watch.Watch(Silent(), 0, 2, limit=0.3)
+    wait_for(left)
+    guard.close()
+    assert "store has not answered" in left[0]
+
+
+def test_signs_of_life_keep_everyone_calm(left: list[str]) -> None:
+    store = Store()
+    guards = [watch.Watch(store, rank, 2, limit=0.5) for rank in range(2)]
+    time.sleep(1.2)
+    for guard in guards:
+        guard.close()
+    assert not left
