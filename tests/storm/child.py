@@ -82,18 +82,12 @@ def digest(out: Path) -> str:
     checkpoint = run.checkpoint()
     assert checkpoint.facts["step"] == STEPS
     names = checkpoint.tensors.keys()
-    assert {"method.queue.keys", "method.queue.position", "random.cpu"} <= names | MISSING
-    assert any(n.startswith("optimiser.") for n in names)
-    assert any(n.startswith("method.teacher.") for n in names)
     for name in sorted(names):
         found.update(name.encode() + checkpoint.tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     rows = [{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics()]
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS + 1))
     found.update(repr((rows, sorted(checkpoint.facts.items(), key=lambda item: item[0]))).encode())
     return found.hexdigest()
-
-
-MISSING: set[str] = set()  # what a mutant keeps out of checkpoints
 
 
 class Child:

@@ -31,8 +31,6 @@ def _rename(put: Callable[..., None]) -> None:
 
 
 def _queue(put: Callable[..., None]) -> None:
-    import child
-
     from ressl.nn.queue import MemoryQueue
 
     plain = MemoryQueue.__init__
@@ -43,16 +41,12 @@ def _queue(put: Callable[..., None]) -> None:
             self.register_buffer(name, getattr(self, name), persistent=False)
 
     put(MemoryQueue, "__init__", forgetful)
-    put(child, "MISSING", {"method.queue.keys", "method.queue.position"})
 
 
 def _random(put: Callable[..., None]) -> None:
-    import child
-
     from ressl.engine import loop
 
     put(loop, "random_states", lambda device: {})
-    put(child, "MISSING", {"random.cpu"})
 
 
 def _optimiser(put: Callable[..., None]) -> None:
@@ -110,9 +104,16 @@ def _skip(put: Callable[..., None]) -> None:
 
 
 def _flag(put: Callable[..., None]) -> None:
-    from ressl.nn.keeping import Keeps
+    from ressl.engine.step import TrainStep
 
-    put(Keeps, "kept", property(lambda self: __import__("torch").ones((), dtype=bool), lambda self, value: None))
+    plain = TrainStep.after
+
+    def after(self: Any, carry: Any, finite: Any, logs: Any) -> None:
+        theirs, self.kept = self.kept, self.kept.clone()
+        plain(self, carry, finite, logs)
+        self.kept = theirs
+
+    put(TrainStep, "after", after)
 
 
 def _at_once(put: Callable[..., None]) -> None:
@@ -150,9 +151,11 @@ def _names(put: Callable[..., None]) -> None:
 
 
 def _workers(put: Callable[..., None]) -> None:
+    from ressl import training
     from ressl.data import streaming
 
-    put(streaming, "lost_worker", lambda error: None)
+    for module in (streaming, training):
+        put(module, "lost_worker", lambda error: None)
 
 
 def _escaping(put: Callable[..., None]) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from child import Child, digest
+from child import Child, digest, loop_of
 from scale import draw, shards, share, times
 
 PARTS = len(shards(8, 2))
@@ -47,7 +47,6 @@ def test_so_does_the_command_line_itself(
     tmp_path: Path, ground: Path, spawn: type[Child], undisturbed: tuple[str, float]
 ) -> None:
     """Nothing forked: a process of its own, killed as soon as it has written a checkpoint, three times."""
-    (tmp_path / "site.py").write_text("")
     out, command = tmp_path / "run", [sys.executable, "-c", "import child, sys; sys.exit(child.cli.main())", "pretrain"]
     command += ["--out", str(out), "--data", str(ground / "pictures.npz"), "--device", "cpu", "--log-steps", "1"]
     command += ["--checkpoint-steps", "3"]
@@ -70,3 +69,12 @@ def test_so_does_the_command_line_itself(
             break
     assert killed >= 1
     assert digest(out) == undisturbed[0]
+
+
+def test_a_checkpoint_holds_everything(tmp_path: Path) -> None:
+    """What the digest covers is there to be covered."""
+    loop, _ = loop_of(tmp_path)
+    names = loop.checkpoints.load_latest().tensors.keys()
+    assert {"method.queue.keys", "method.queue.position", "method.shuffle.count", "random.cpu", "engine.ring"} <= names
+    for part in ("method.backbone.", "method.head.", "method.teacher.", "optimiser.backbone.", "optimiser.head."):
+        assert any(name.startswith(part) for name in names), part
