@@ -11,7 +11,7 @@ from ressl.nn.batchnorm import GroupedBatchNorm1d
 
 def l2_normalize(x: Tensor) -> Tensor:
     """Rows of unit length, in float32 whatever autocast says (a bf16 norm would not be one)."""
-    with torch.autocast(x.device.type, enabled=False):
+    with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
         return F.normalize(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x, dim=-1)
 
 
