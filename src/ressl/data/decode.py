@@ -92,7 +92,7 @@ class Picture:
             self._file = _regular(path) if data is None else io.BytesIO(data)
             self._image = Image.open(self._file, formats=FORMATS)
             width, height = self._image.size
-            self._refuse_bombs(width, height, os.fstat(handle).st_size)
+            self._refuse_bombs(width, height, len(data) if data is not None else os.fstat(self._file.fileno()).st_size)
             self._turn = self._orientation()
         except Exception as error:
             self.close()
