@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -62,7 +63,9 @@ def transform_of(card: Mapping[str, Any]) -> Transform:
     try:
         size, resize = int(card["image_size"]), int(card["resize"])
         mean, std = (tuple(float(v) for v in card[key]) for key in ("mean", "std"))
-        if size < 1 or resize < size or len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+        if size < 1 or resize < size or len(mean) != 3 or len(std) != 3:
+            raise ValueError
+        if not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
             raise ValueError
     except (KeyError, TypeError, ValueError) as error:
         raise ResslError("its card lacks a sound image_size, resize, mean or std; export it again") from error
@@ -78,9 +81,14 @@ def read_card(text: str | bytes) -> dict[str, Any]:
     if not isinstance(card, dict) or card.get("schema") != SCHEMA:
         raise ResslError("its card is of another version; export it again, or use another ressl")
     transform_of(card)
-    backbone, width = card.get("backbone"), card.get("width")
-    if not isinstance(backbone, str) or not isinstance(width, int) or not 1 <= width <= 4096:
-        raise ResslError("its card names no sound backbone and width; export it again")
+    backbone, width, dim = card.get("backbone"), card.get("width"), card.get("features_dim")
+    if (
+        not isinstance(backbone, str)
+        or not isinstance(width, int)
+        or not 1 <= width <= 4096
+        or not isinstance(dim, int)
+    ):
+        raise ResslError("its card names no sound backbone, width and features_dim; export it again")
     if card.get("stem") not in STEMS:
         raise unknown("stem", card.get("stem"), STEMS)
     return card
