@@ -141,6 +141,10 @@ def test_the_card_has_input_recipe_and_results(make_run: Callable[..., Run]) -> 
     text = cards.model_card(card)
     assert "61\\.25" in text
     assert "abc123" in text
+    assert "trained without labels" in text
+    supervised = cards.model_card(card | {"recipe": card["recipe"] | {"method": "supervised"}})
+    assert "trained with labels" in supervised
+    assert "without labels" not in supervised
     assert "## Licence\n\nCC BY 4\\.0\n" in text
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ressl.errors import ResslError, unknown
+from ressl.methods import METHODS
 from ressl.nn.backbones import BACKBONES, STEMS
 from ressl.recipes.typed import plain
 from ressl.runs import Run
@@ -18,7 +19,7 @@ SCHEMA = 1
 _FACTS = ("finished", "steps", "seconds", "precision", "engine", "environment")  # of run.json; its data is a path here
 
 
-_LICENCE = "none stated; mind that of the pictures it was learned from"
+_LICENCE = "None stated; mind that of the pictures it was learned from."
 
 
 def card_of(run: Run, features_dim: int, licence: str | None = None) -> dict[str, Any]:
@@ -183,10 +184,11 @@ def escaped(value: object) -> str:
 def model_card(card: Mapping[str, Any]) -> str:
     """README.md of a model folder."""
     recipe = card["recipe"]
+    labels = "with labels" if "labels" in METHODS[recipe["method"]].wants else "without labels"
     title = f"{card['backbone']} by {recipe['method']} on {recipe['data']}"
     rows = [
         ("method", recipe["method"]),
-        ("data", f"{recipe['data']}, without labels"),
+        ("data", f"{recipe['data']}, {labels}"),
         ("backbone", f"{card['backbone']}, {card['stem']} stem, width {card['width']}"),
         ("features", f"{card['features_dim']} numbers per picture, after average pooling"),
         ("input", f"{card['image_size']} px: short side to {card['resize']}, centre crop, RGB"),
@@ -200,7 +202,7 @@ def model_card(card: Mapping[str, Any]) -> str:
     return (
         "---\nlibrary_name: ressl\nlicense: other\n"
         "tags:\n- self-supervised-learning\n- image-feature-extraction\n---\n\n"
-        f"# {escaped(title)}\n\nA backbone trained without labels. It turns a picture into a vector; pictures of the "
+        f"# {escaped(title)}\n\nA backbone trained {labels}. It turns a picture into a vector; pictures of the "
         f"same kind get similar vectors.\n\n| | |\n|---|---|\n{table}\n\n## Numbers\n\n{_numbers(card['metrics'])}\n\n"
         f"## Load it\n\n{_ways(card)}\n\n## Licence\n\n{escaped(card['licence'])}\n\nThe full recipe and "
         "the versions of everything used are in config.json.\n"
