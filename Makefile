@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test learn docs lint types format clean
+.PHONY: demo test learn storm docs lint types format clean
 
 demo: $(READY)  ## train and evaluate on generated pictures: no data, no GPU, about two minutes
 	$(BIN)/ressl demo
@@ -16,6 +16,10 @@ test: $(READY) lint types  ## lint, types, and all tests that this machine can r
 
 learn: $(READY)  ## every method against its own untrained backbone, on generated pictures
 	$(BIN)/pytest -n auto -m slow tests/methods
+
+storm: $(READY)  ## the full storm: kills, full disks, damaged and hostile files, in about 5 minutes on two cores
+	STORM=full $(BIN)/pytest -n auto --dist worksteal tests/storm
+	$(BIN)/python tests/storm/mutants.py
 
 docs: $(READY)  ## the documentation as a site in site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ressl.commands import COMMANDS
-from ressl.errors import ResslError, unknown
+from ressl.engine.signals import Terminated, tidy_exit
+from ressl.errors import ResslError, printable, unknown
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,11 +50,18 @@ def build_parser(asked: str | None = None) -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):  # file names may hold bytes that are no text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return _main(list(sys.argv[1:] if arguments is None else arguments))
+        with tidy_exit():
+            return _main(list(sys.argv[1:] if arguments is None else arguments))
     except ResslError as error:
-        print(f"ressl: {_who()}{error}", file=sys.stderr)
+        print(f"ressl: {_who()}{printable(str(error))}", file=sys.stderr)
         return error.exit_code
+    except Terminated as stop:
+        print(f"ressl: {_who()}stopped", file=sys.stderr)
+        return stop.exit_code
     except KeyboardInterrupt:
         print(f"ressl: {_who()}stopped", file=sys.stderr)
         return 130
@@ -60,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a full disk, a folder without permission
-        print(f"ressl: {_who()}{error}", file=sys.stderr)
+        print(f"ressl: {_who()}{printable(str(error))}", file=sys.stderr)
         return 2
 
 

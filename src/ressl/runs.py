@@ -12,7 +12,9 @@ report.html       the page, where one was made
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +24,8 @@ import torch
 from torch import nn
 
 from ressl.data.decode import shown
-from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, write_atomically
+from ressl.data.memory import ram
+from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, is_litter, sweep, write_atomically
 from ressl.engine.records import read_metrics
 from ressl.errors import ResslError
 from ressl.methods import METHODS, Method
@@ -30,19 +33,41 @@ from ressl.nn import build_backbone
 from ressl.recipes.recipe import Recipe
 
 
+def _unborn(name: str) -> bool:
+    """What is there of a run whose process was killed while it made the folder."""
+    return name == "run.json" or is_litter(name)
+
+
 def build_method(recipe: Recipe, bn_groups: int | None = None) -> Method:
     """The method of a recipe with fresh weights; the same seed gives the same weights.
 
     ``bn_groups``: those of this process's share of the batch, where several share it.
     """
+    if (size := _size(recipe)) > ram() // 2:
+        raise ResslError(
+            f"{recipe.method} with these options takes {size / 1e9:,.1f} GB, more than half of the memory here; lower "
+            "width, hidden_dim or queue_size"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, bn_groups or recipe.bn_groups)
-        try:
-            return METHODS[recipe.method](backbone, **recipe.options)
-        except (ValueError, RuntimeError) as error:  # a momentum of 1.5, a layer of -1 units
-            first = str(error).split("\n")[0]
-            raise ResslError(f"{recipe.method} cannot be built with these options: {first}") from error
+        return _assemble(recipe, bn_groups or recipe.bn_groups)
+
+
+def _size(recipe: Recipe) -> int:
+    """Bytes of the method's tensors, found without making them: a slip of the finger must not fill the memory."""
+    # What cannot be built at all is said by the real attempt.
+    with contextlib.suppress(Exception), torch.device("meta"):
+        return sum(t.numel() * t.element_size() for t in _assemble(recipe, 1).state_dict().values())
+    return 0
+
+
+def _assemble(recipe: Recipe, bn_groups: int) -> Method:
+    try:
+        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, bn_groups)
+        return METHODS[recipe.method](backbone, **recipe.options)
+    except (ValueError, RuntimeError, TypeError, OverflowError) as error:  # a momentum of 1.5, a layer of -1 units
+        first = str(error).split("\n")[0]
+        raise ResslError(f"{recipe.method} cannot be built with these options: {first}") from error
 
 
 class Run:
@@ -55,7 +80,7 @@ class Run:
     @classmethod
     def refuse_existing(cls, path: str | Path) -> None:
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(not _unborn(p.name) for p in path.iterdir())):
             hint = "add --resume to continue it, or" if (path / "recipe.json").exists() else "please"
             raise ResslError(f"the run folder {path} exists already; {hint} choose another --out")
 
@@ -65,10 +90,11 @@ class Run:
         cls.refuse_existing(path)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(run.path / "recipe.json", recipe.to_json().encode())
+            sweep(run.path)
+            run.note(facts)
+            write_atomically(run.path / "recipe.json", recipe.to_json().encode())  # last: it makes the folder a run
         except OSError as error:
             raise ResslError(f"cannot write the run folder {path}: {error.strerror}") from error
-        run.note(facts)
         return run
 
     @classmethod
@@ -139,7 +165,8 @@ class Run:
 
 def default_out(recipe: Recipe) -> Path:
     """``runs/<recipe>-<time>``, made unique."""
-    base = Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = re.sub(r"[^\w.-]+", "-", recipe.name).strip(".-")[:80] or "run"  # it may come from anybody's recipe.json
+    base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, n = base, 1
     while path.exists():
         n += 1

@@ -15,6 +15,7 @@ from ressl.data.sources import pretrain_split
 from ressl.data.streaming import StreamingLoader, TooManyBroken, lost_worker
 from ressl.data.views import Views
 from ressl.engine.accelerate import accelerate, lay_out
+from ressl.engine.checkpoint import sweep
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
 from ressl.engine.monitor import Collapse
 from ressl.engine.optimisers import build_optimiser
@@ -70,7 +71,10 @@ def train(
     checkpoint = team.share_checkpoint(found)
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
-    records = Records(run.path, checkpoint.facts["step"] if checkpoint else 0) if team.leads else None
+    facts = checkpoint.facts if checkpoint else {}
+    if resume and team.leads:
+        sweep(run.path)
+    records = Records(run.path, facts.get("step", 0), facts.get("rows")) if team.leads else None
     loop = Loop(
         step,
         epochs=recipe.epochs,
@@ -85,9 +89,9 @@ def train(
         team=team,
     )
     if checkpoint is not None:
-        if (before := checkpoint.facts.get("pictures", loader.samples)) != loader.samples:
+        if (before := facts.get("pictures", loader.samples)) != loader.samples:
             raise ResslError(
-                f"the run {run.path} began with {before:,} pictures, now there are {loader.samples:,}; "
+                f"the run {run.path} began with {before} pictures, now there are {loader.samples:,}; "
                 "bring back its data, or start a new run with another --out"
             )
         loop.restore(checkpoint)
@@ -114,7 +118,11 @@ def train(
         if records is not None:
             records.close()
             _list_broken(run, loader, display)
-            run.note({"seconds": round(earlier + time.monotonic() - start, 2)})
+            seconds = time.monotonic() - start
+            run.note({"seconds": round(earlier + seconds, 2)})
+            if loop.checkpoint_count:
+                share = 100 * loop.checkpoint_seconds / max(seconds, 1e-9)
+                display.message(f"checkpoints: {loop.checkpoint_count}, {share:.2f} % of the time")
     # If nothing was trained, when and with what it was stays as it is.
     trained = checkpoint is None or checkpoint.facts["step"] < step.done
     if team.leads and (trained or "finished" not in run.facts):
@@ -174,6 +182,7 @@ def build_step(
 def _ending(loop: Loop, place: torch.device) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "finished": now(),
+        "checkpoints": loop.checkpoint_count,
         "checkpoint_seconds": round(loop.checkpoint_seconds, 2),
         "steps": loop.step.done,
         "precision": str(loop.step.precision).removeprefix("torch."),

@@ -16,7 +16,16 @@ import torch
 from safetensors import safe_open
 
 from ressl.engine import checkpoint as module
-from ressl.engine.checkpoint import KEEP, Checkpoint, CheckpointFolder, DamagedCheckpoint, load, save, write_atomically
+from ressl.engine.checkpoint import (
+    KEEP,
+    Checkpoint,
+    CheckpointFolder,
+    DamagedCheckpoint,
+    DiskFull,
+    load,
+    save,
+    write_atomically,
+)
 from ressl.errors import ResslError
 
 FACTS = {"step": 7, "text": 'a "sha256":"' + "0" * 64 + '" of its own, and ünicode', "list": [1, 2.5, None, True]}
@@ -186,7 +195,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
 
     monkeypatch.setattr(module.os, broken, fail)
     for step in (1, 2):
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(DiskFull, match=r"No space left on device; the last checkpoint is .*step-00000001"):
             folder.save(step, example(1))
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == [path.name]

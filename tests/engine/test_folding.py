@@ -3,8 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torchvision.models.resnet import BasicBlock, ResNet
 
 from ressl.engine.folding import fold
+from ressl.engine.fusion import fuse
 from ressl.nn import build_backbone
 
 
@@ -46,3 +48,8 @@ def test_it_is_a_copy_of_the_weights_as_they_were() -> None:
 
 def test_what_is_no_resnet_is_left_alone() -> None:
     assert fold(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), torch.float32) is None
+    other_norms = ResNet(BasicBlock, [1, 1, 1, 1], norm_layer=lambda channels: nn.GroupNorm(4, channels))
+    other_norms.fc = nn.Identity()
+    assert fold(other_norms, torch.float32) is None
+    assert fuse(other_norms) == 0
+    assert "forward" not in other_norms.layer1[0].__dict__

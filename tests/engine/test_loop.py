@@ -69,7 +69,8 @@ class Watched:
         self.messages.append(text)
 
 
-def build(folder: Path, method: Method, recipe: Recipe, epochs: int = 3, display: Watched | None = None,
+def build(folder: Path, method: Method, recipe: Recipe, records: Records | None = None, epochs: int = 3,
+          display: Watched | None = None,
           rhythm: Rhythm = EVERY_THIRD, **more: Any) -> Loop:  # fmt: skip
     draw = torch.Generator().manual_seed(0)
     n = PER_EPOCH * recipe.batch_size + 3
@@ -85,7 +86,7 @@ def build(folder: Path, method: Method, recipe: Recipe, epochs: int = 3, display
         log_capacity=rhythm.log_steps,
     )
     checkpoints = CheckpointFolder(folder / "checkpoints")
-    return Loop(step, epochs=epochs, records=Records(folder), checkpoints=checkpoints, facts={"recipe": {}},
+    return Loop(step, epochs=epochs, records=records or Records(folder), checkpoints=checkpoints, facts={"recipe": {}},
                 display=display or Watched(), collapse=Collapse(None, None, 0), rhythm=rhythm, **more)  # fmt: skip
 
 
@@ -188,17 +189,26 @@ def test_a_signal_finishes_the_step_saves_and_leaves(
     assert saved(tmp_path)[-1] == 6
 
 
+@pytest.mark.parametrize("during", ["step", "evaluation"])
 @pytest.mark.parametrize("at", [4, 12])
-def test_a_signal_at_the_end_of_an_epoch_loses_no_evaluation(
-    tmp_path: Path, tiny: Callable[..., Recipe], at: int
+def test_a_signal_at_the_end_of_an_epoch_leaves_its_evaluation_to_the_resumed_run(
+    tmp_path: Path, tiny: Callable[..., Recipe], at: int, during: str
 ) -> None:
-    """The last step of an epoch and its evaluation belong together: a resumed run begins behind both."""
-    display = Watched(at, lambda: signal.raise_signal(signal.SIGTERM))
-    more: dict[str, Any] = {"evaluate": lambda: {"knn": 1.0}, "evaluate_every": 1}
+    """An evaluation may take minutes: it is not waited for, and not lost either."""
+    stop = lambda: signal.raise_signal(signal.SIGTERM)
+    loop = build(tmp_path, Counter(), tiny(), display=Watched(at if during == "step" else None, stop), evaluate_every=1)
+    loop.evaluate = lambda: (during == "evaluation" and loop.step.done == at and stop(), {"knn": 1.0})[1]
     with pytest.raises(Interrupted):
-        build(tmp_path, Counter(), tiny(), display=display, **more).run()
+        loop.run()
     assert saved(tmp_path)[-1] == at
-    assert [row["step"] for row in read_metrics(tmp_path) if "knn" in row] == list(range(PER_EPOCH, at + 1, PER_EPOCH))
+    steps = lambda: [row["step"] for row in read_metrics(tmp_path) if "knn" in row]
+    assert steps() == list(range(PER_EPOCH, at, PER_EPOCH))
+    found = CheckpointFolder(tmp_path / "checkpoints").load_latest()
+    records = Records(tmp_path, found.facts["step"], found.facts["rows"])
+    again = build(tmp_path, Counter(), tiny(), records, evaluate=lambda: {"knn": 1.0}, evaluate_every=1)
+    again.restore(found)
+    again.run()
+    assert steps() == [4, 8, 12]
 
 
 def test_restoring_another_model_is_an_error(tmp_path: Path, tiny: Callable[..., Recipe]) -> None:

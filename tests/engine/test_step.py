@@ -245,13 +245,14 @@ def test_a_poisoned_batch_leaves_weights_teacher_and_queue_finite(tiny: Callable
         return [weak.index_fill(0, torch.tensor([1]), float("nan")), strong.index_fill(0, torch.tensor([2]), math.inf)]
 
     step.make_views = poisoned  # type: ignore[method-assign]
-    before = {name: p.detach().clone() for name, p in step.method.named_parameters() if p.requires_grad}
-    advance(step, 2)
     method: Any = step.method
+    before = {name: p.detach().clone() for name, p in method.named_parameters()}  # the teacher's too
+    before |= {f"queue.{name}": tensor.clone() for name, tensor in method.queue.state_dict().items()}
+    advance(step, 2)
     assert step.bad_step() == 2
     for name, p in method.named_parameters():
         assert p.isfinite().all(), name
-        if name in before:
-            assert torch.equal(p, before[name]), name
-    assert method.queue.keys.isfinite().all()
+        assert torch.equal(p, before[name]), name
+    for name, tensor in method.queue.state_dict().items():
+        assert torch.equal(tensor, before[f"queue.{name}"]), name
     assert all(t.isfinite().all() for t in optimiser_tensors(step.optimiser, method).values())

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import Tensor, nn
+from torch import Tensor
 
 from ressl.engine.loop import Rhythm
 from ressl.engine.optimisers import build_optimiser, set_lr
@@ -133,20 +133,10 @@ def test_a_bank_or_classifier_of_the_wrong_size_names_the_fix(tmp_path: Path, pi
 # --- two processes ---
 
 
-class Stay(nn.Module):
-    """No shuffle. Which rows meet in the teacher's batch norm is another test's business."""
-
-    def forward(self, n: int) -> tuple[Tensor, Tensor]:
-        place = torch.arange(n)
-        return place, place
-
-
 def train_alike(name: str, world: int, steps: int = 3) -> dict[str, Tensor]:
     """A few steps on a fixed batch in float64, this process's rows of it; gradients are averaged over processes."""
     recipe = small(name, bn_groups=2 // world, batch_size=16, lr=0.05)
     method = build_method(recipe).double().train()
-    if hasattr(method, "shuffle"):
-        method.shuffle = Stay()
     optimiser = build_optimiser(
         recipe.optimiser, method, momentum=0.9, weight_decay=1e-3, decay_norm_and_bias=recipe.decay_norm_and_bias
     )

@@ -18,7 +18,7 @@ from torchvision.datasets.utils import calculate_md5, download_url
 from ressl.data.decode import shown
 from ressl.errors import ResslError
 
-_UNPACKED_LIMIT = 8 << 30  # bytes a zip may declare; the largest set read from one takes a quarter of a gigabyte
+_UNPACKED_LIMIT = 8 << 30  # bytes an archive may declare; the largest unpacked here, STL-10's, takes 3 GB
 _TEMPORARY = ".unfinished-"
 
 
@@ -44,7 +44,7 @@ def unpack(root: Path, archive: Archive) -> Path:
         with temporary(root) as folder:
             try:
                 _extract_zip(path, folder) if path.suffix == ".zip" else _extract_tar(path, folder)
-            except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError, RuntimeError) as error:
+            except Exception as error:  # a damaged archive can raise anything
                 raise ResslError(f"{shown(path)} cannot be unpacked: {shown(str(error))[:200]}.") from None
             if not (folder / archive.holds).is_dir():
                 raise ResslError(f"{shown(path)} does not hold the folder '{archive.holds}'; fetch the official file.")
@@ -56,6 +56,7 @@ def fetch(root: Path, archive: Archive, advice: str) -> None:
     """Download ``archive`` into ``root``; ``advice`` completes the sentence when that fails."""
     if archive.url is None:
         raise ResslError(advice)
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
         with temporary(root) as folder:
@@ -63,6 +64,9 @@ def fetch(root: Path, archive: Archive, advice: str) -> None:
             move_in(folder / archive.file, root / archive.file)
     # urllib, ssl and torchvision raise a wide choice: no network, no space, a proxy's page instead of the file.
     except Exception as error:
+        for folder in made:  # a wrong name must not become an empty folder
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         raise ResslError(f"{advice} (The download failed: {shown(str(error))[:200]}.)") from None
 
 
@@ -106,22 +110,38 @@ def alone(path: Path) -> Iterator[None]:
 
 def _extract_tar(path: Path, folder: Path) -> None:
     with tarfile.open(path) as archive:
+        size = 0
         for member in archive:
             if not (member.isfile() or member.isdir()):
                 raise ValueError(f"'{member.name}' is a link or a special file")
-        # "data" refuses absolute names, names with .. that leave the folder, devices, and strips odd permissions.
+            _check_name(member.name)
+            size += member.size
+            if size > _UNPACKED_LIMIT:  # before the rest of a bomb is read
+                break
+        _check_size(size, folder)
+        # "data" refuses all that once more, and strips odd permissions.
         archive.extractall(folder, filter="data")
+
+
+def _check_name(text: str) -> None:
+    name = PurePosixPath(text.replace("\\", "/"))
+    if name.is_absolute() or ".." in name.parts or any(":" in part for part in name.parts[:1]):
+        raise ValueError(f"'{text}' lies outside the archive's folder")
+
+
+def _check_size(size: int, folder: Path) -> None:
+    if size > _UNPACKED_LIMIT:
+        raise ValueError(f"it would unpack to more than {_UNPACKED_LIMIT >> 30} GB")
+    if size > (free := shutil.disk_usage(folder).free):
+        raise ValueError(f"it unpacks to {size / 1e6:,.0f} MB, and the disk has {free / 1e6:,.0f} MB left")
 
 
 def _extract_zip(path: Path, folder: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        if sum(member.file_size for member in members) > _UNPACKED_LIMIT:
-            raise ValueError(f"it would unpack to more than {_UNPACKED_LIMIT >> 30} GB")
+        _check_size(sum(member.file_size for member in members), folder)
         for member in members:
-            name = PurePosixPath(member.filename.replace("\\", "/"))
-            if name.is_absolute() or ".." in name.parts or ":" in name.parts[0]:
-                raise ValueError(f"'{member.filename}' lies outside the archive's folder")
+            _check_name(member.filename)
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise ValueError(f"'{member.filename}' is a link")
         archive.extractall(folder)

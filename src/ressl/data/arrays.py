@@ -50,6 +50,8 @@ def open_array(path: Path, split: str, name: str = "array") -> ArraySource:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
         raise _unreadable(path, error) from None
+    if not isinstance(array, np.ndarray):  # a zip by another name
+        raise ResslError(f"{shown(path)} is no .npy file; call it .npz if it is one.")
     return ArraySource(name, _pictures(array, path))
 
 

@@ -21,6 +21,14 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", 
 # A small file can declare a huge picture (a decompression bomb). 128 megapixels pass every camera in use and keep
 # one decode below a gigabyte. Pillow's own limit only warns at first; ours is checked before any pixel is decoded.
 PIXEL_LIMIT = 128_000_000
+# More than 16 megapixels must come from a file of some size: photographs have 1 to 20 pixels per byte, bombs thousands.
+_SMALL = 16_000_000
+_PIXELS_PER_BYTE = 64
+# A line of pixels is no picture: brought to a usual height, it would be as long as a bomb.
+_LONG, _TIMES = 10_000, 100
+# A progressive JPEG is decoded once per scan. Cameras and editors write about ten; a small file can hold thousands.
+_SCANS = 12
+_SCANNED = 500_000_000  # pixels times scans, for files with more than those
 # Nor are its remarks on odd metadata wanted, one per file: what cannot be read is listed, the rest is fine.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -58,6 +66,8 @@ def _reason(error: Exception) -> str:
         return "not a picture (of the formats " + ", ".join(FORMATS) + ")"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if isinstance(error, MemoryError):
+        return "it needs more memory than there is"
     return shown(f"{type(error).__name__}: {error}")[:200]
 
 
@@ -82,8 +92,7 @@ class Picture:
             self._file = _regular(path) if data is None else io.BytesIO(data)
             self._image = Image.open(self._file, formats=FORMATS)
             width, height = self._image.size
-            if width * height > PIXEL_LIMIT:
-                raise BrokenImage(path, f"{width} x {height} pixels are more than the {PIXEL_LIMIT:,} allowed")
+            self._refuse_bombs(width, height, len(data) if data is not None else os.fstat(self._file.fileno()).st_size)
             self._turn = self._orientation()
         except Exception as error:
             self.close()
@@ -99,6 +108,23 @@ class Picture:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _refuse_bombs(self, width: int, height: int, size: int) -> None:
+        """Small files that would take long or much memory; found before any pixel is decoded."""
+        pixels = width * height
+        if pixels > PIXEL_LIMIT:
+            raise BrokenImage(self.path, f"{width} x {height} pixels are more than the {PIXEL_LIMIT:,} allowed")
+        if pixels > max(_SMALL, _PIXELS_PER_BYTE * size):
+            raise BrokenImage(self.path, f"{width} x {height} pixels in {size:,} bytes: a decompression bomb")
+        if max(width, height) > max(_LONG, _TIMES * min(width, height)):
+            raise BrokenImage(self.path, f"{width} x {height} pixels: more than {_TIMES} times as long as wide")
+        if self._image.info.get("progressive") and self._file is not None:
+            place = self._file.tell()
+            self._file.seek(0)
+            scans = self._file.read().count(b"\xff\xda")  # no other byte pair of the coded pixels can be this one
+            self._file.seek(place)
+            if scans > _SCANS and scans * pixels > _SCANNED:
+                raise BrokenImage(self.path, f"{width} x {height} pixels in {scans:,} scans: a decompression bomb")
 
     def _broken(self, error: Exception) -> BrokenImage:
         return error if isinstance(error, BrokenImage) else BrokenImage(self.path, _reason(error))
@@ -153,7 +179,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith(("I", "F")):  # 16 bits and more, which convert() would clip to 255
         values = np.asarray(image)
         if values.dtype.kind == "f":
-            values = np.nan_to_num(values) * (255.0 if values.max(initial=0) <= 1 else 1.0)
+            values = np.clip(np.nan_to_num(values), 0, 255) * (255.0 if values.max(initial=0) <= 1 else 1.0)
         else:
             values = np.minimum(values, 65535) // 256 if image.mode == "I" else values >> 8
         return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8)).convert("RGB")
@@ -165,7 +191,11 @@ def _rgb(image: Image.Image) -> Image.Image:
 def decode(path: str) -> NDArray[np.uint8]:
     """The picture as H x W x 3."""
     with Picture(path) as picture:
-        return np.array(picture.load())
+        image = picture.load()
+        try:
+            return np.array(image)
+        except MemoryError as error:
+            raise BrokenImage(path, _reason(error)) from None
 
 
 def header_size(path: str) -> tuple[int, int] | None:

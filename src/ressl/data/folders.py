@@ -64,7 +64,7 @@ def pictures(folder: str, visited: list[str] | None = None) -> Iterator[str]:
                 if entry.is_dir(follow_symlinks=False):
                     todo.append(entry.path)
                 elif entry.is_symlink():
-                    if entry.is_dir():
+                    if _leads_to_folder(entry):
                         links.append(entry.path)
                     elif _is_picture(entry.name) and not _is_special(entry.path):
                         yield entry.path
@@ -73,6 +73,13 @@ def pictures(folder: str, visited: list[str] | None = None) -> Iterator[str]:
     if unreadable:
         more = f" and {len(unreadable) - 3} more" if len(unreadable) > 3 else ""
         warnings.warn(f"left out because they cannot be read: {', '.join(unreadable[:3])}{more}", stacklevel=2)
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _is_picture(name: str) -> bool:
@@ -89,7 +96,9 @@ def _is_special(path: str) -> bool:
 
 def _subfolders(folder: Path) -> list[str]:
     with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith(".") and e.name not in _JUNK)
+        return sorted(
+            e.name for e in entries if _leads_to_folder(e) and not e.name.startswith(".") and e.name not in _JUNK
+        )
 
 
 def require_folder(root: Path) -> None:
@@ -124,7 +133,7 @@ def split_folders(root: Path, test_names: Sequence[str] = TEST_NAMES) -> dict[st
 def class_names(folder: Path) -> list[str]:
     """The classes of one split, [] when it is unlabelled. Stops at the first picture of each, so it stays quick."""
     with os.scandir(folder) as entries:
-        if any(_is_picture(e.name) and not e.name.startswith(".") and e.is_file() for e in entries):
+        if any(_is_picture(e.name) and not e.name.startswith(".") and os.path.isfile(e.path) for e in entries):
             return []
     classes = [name for name in _subfolders(folder) if next(pictures(str(folder / name)), None) is not None]
     return classes if len(classes) > 1 else []  # one class tells nothing apart

@@ -116,9 +116,17 @@ def _as_it_is(made: Any) -> Any:
     return made
 
 
+def _obey_the_next(signum: int) -> None:
+    signal.signal(signum, signal.SIG_DFL)
+
+
 def _start_worker(worker: int) -> None:
-    # Ctrl-C reaches the whole process group. The main process decides when to stop; until then it needs its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, and what a scheduler sends before it ends a job, reach every process. The main one decides when to stop,
+    # and until then it needs its workers. A second SIGTERM is its own, to a worker that is stuck.
+    for name in ("SIGINT", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda signum, frame: _obey_the_next(signum))
 
 
 def lost_worker(error: BaseException) -> ResslError | None:

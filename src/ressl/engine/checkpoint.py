@@ -10,24 +10,42 @@ import contextlib
 import hashlib
 import json
 import os
+import re
+import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from ressl.errors import ResslError
+from ressl.data.memory import ram
+from ressl.errors import ResslError, printable
 
 FORMAT = "ressl-checkpoint-1"
 _BLANK = "0" * 64
 _KEY = b'"sha256":"'
 KEEP = 2  # the newest checkpoints that stay
+_HEADER_LIMIT = 8 << 20  # bytes; a ResNet-50's header has 0.1 MB, and a hostile one may take 20 times its size to read
+_NAME = re.compile(r"step-(\d{8,18})\.safetensors")
+_LITTER = re.compile(r"\..+\.\d+\.tmp")  # the temporary files of write_atomically
+_WARN_BELOW = 3  # times a checkpoint's size left on the disk
 
 
 class DamagedCheckpoint(ResslError):
     """A checkpoint that cannot be trusted: cut, changed or not ours."""
+
+
+class DiskFull(ResslError):
+    """A checkpoint that would not fit, or did not."""
+
+
+class Place(NamedTuple):
+    step: int
+    drained: int  # steps whose logs were written down
+    logs: list[str]  # names of what is logged
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,24 @@ class Checkpoint:
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors below ``prefix``, without it."""
         return {name[len(prefix) :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
+
+    def place(self, total_steps: int) -> Place:
+        """Where in the run it was written; anybody may have written it, so nothing is taken for granted."""
+        step, drained, logs = (self.facts.get(key) for key in ("step", "drained", "logs"))
+        ring = self.tensors.get("engine.ring")
+        if (
+            (type(step) is int and type(drained) is int and 0 <= drained <= step <= total_steps)
+            and (isinstance(logs, list) and all(isinstance(name, str) for name in logs))
+            and (ring is not None and ring.ndim == 2 and len(ring) > 0 and ring.is_floating_point())
+            and (ring.shape[1] in (0, len(logs)))
+        ):
+            return Place(step, drained, logs)
+        raise DamagedCheckpoint("the checkpoint's place in the run or its logs make no sense; it is not of this run")
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, to within the header."""
+        return sum(t.numel() * t.element_size() for t in self.tensors.values()) + (256 << 10)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -60,23 +96,36 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
-def save(path: Path, checkpoint: Checkpoint) -> None:
+def is_litter(name: str) -> bool:
+    """Whether a file of this name is what a killed process left of a write."""
+    return _LITTER.fullmatch(name) is not None
+
+
+def sweep(folder: Path) -> None:
+    """Remove the litter of killed processes. Only for the one process that writes there."""
+    with contextlib.suppress(OSError):
+        for path in [path for path in folder.iterdir() if is_litter(path.name)]:
+            path.unlink(missing_ok=True)
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The file as it is written."""
     tensors = {name: t.detach().to("cpu").contiguous() for name, t in checkpoint.tensors.items()}
     metadata = {"format": FORMAT, "facts": json.dumps(checkpoint.facts), "sha256": _BLANK}
     data = safetensors.torch.save(tensors, metadata)
     place = data.index(_KEY + _BLANK.encode()) + len(_KEY)
     digest = hashlib.sha256(data).hexdigest().encode()
-    write_atomically(path, b"".join((data[:place], digest, data[place + 64 :])))
+    return b"".join((data[:place], digest, data[place + 64 :]))
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    write_atomically(path, encode(checkpoint))
 
 
 def load(path: Path) -> Checkpoint:
     """Read and verify; raises :class:`DamagedCheckpoint` with the reason."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ResslError(f"cannot read the checkpoint {path}: {error.strerror}") from error
-    header, end = _header(data, path)
-    metadata = header.get("__metadata__")
+    data, end = _read(Path(path))
+    metadata = _header(data[8:end], path).get("__metadata__")
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise DamagedCheckpoint(f"{path} is not a ressl checkpoint")
     place = data.find(_KEY, 8, end) + len(_KEY)
@@ -86,20 +135,48 @@ def load(path: Path) -> Checkpoint:
         hasher.update(piece)
     if hasher.hexdigest().encode() != data[place : place + 64]:
         raise DamagedCheckpoint(f"the checkpoint {path} is damaged: its checksum does not match")
-    return Checkpoint(safetensors.torch.load(data), json.loads(metadata["facts"]))
-
-
-def _header(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
-    size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or size > len(data) - 8:
-        raise DamagedCheckpoint(f"{path} is not a ressl checkpoint, or it is cut short")
+    # A right checksum is no proof of good will: anybody can compute one.
     try:
-        header = json.loads(data[8 : 8 + size])
+        tensors, facts = safetensors.torch.load(data), json.loads(metadata["facts"])
+    except Exception as error:
+        raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {_first(error)}") from error
+    if not isinstance(facts, dict) or type(facts.get("step")) is not int or facts["step"] < 0:
+        raise DamagedCheckpoint(f"the checkpoint {path} does not say of which step it is")
+    return Checkpoint(tensors, facts)
+
+
+def _read(path: Path) -> tuple[bytes, int]:
+    """The file and where its header ends. Sizes are looked at before that much memory is asked for."""
+    try:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(handle, "rb") as file:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedCheckpoint(f"{path} is not a ressl checkpoint but a special file")
+            start = file.read(8)
+            end = 8 + int.from_bytes(start, "little")
+            if len(start) < 8 or end > found.st_size or end > _HEADER_LIMIT:
+                raise DamagedCheckpoint(f"{path} is not a ressl checkpoint, or it is cut short")
+            if found.st_size > ram():
+                raise DamagedCheckpoint(f"{path} is larger than the memory here ({found.st_size / 1e9:,.1f} GB)")
+            return start + file.read(), end
+    except OSError as error:
+        raise DamagedCheckpoint(f"cannot read the checkpoint {path}: {error.strerror}") from error
+
+
+def _header(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"{path} is not a ressl checkpoint, or its header is damaged") from error
     if not isinstance(header, dict):
         raise DamagedCheckpoint(f"{path} is not a ressl checkpoint")
-    return header, 8 + size
+    return header
+
+
+def _first(error: Exception) -> str:
+    return printable(str(error) or type(error).__name__)[:200]
 
 
 class CheckpointFolder:
@@ -108,26 +185,61 @@ class CheckpointFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.damaged: list[str] = []  # what load_latest had to pass over
+        self._useless: list[Path] = []  # those files; they do not count among the ones kept
 
     def paths(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*.safetensors"))
+        """Oldest first."""
+        try:
+            found = {path: _NAME.fullmatch(path.name) for path in self.folder.iterdir()}
+        except OSError:
+            return []
+        steps = {path: int(match.group(1)) for path, match in found.items() if match}
+        return sorted(steps, key=steps.__getitem__)
+
+    @property
+    def last(self) -> str:
+        """The newest one in words."""
+        usable = [path for path in self.paths() if path not in self._useless]
+        return f"the last checkpoint is {usable[-1]}" if usable else "no checkpoint was written yet"
 
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"step-{step:08d}.safetensors"
-        save(path, checkpoint)
-        for old in self.paths()[:-KEEP]:
-            old.unlink(missing_ok=True)
-        for litter in self.folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
-            litter.unlink(missing_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save(path, checkpoint)
+        except OSError as error:
+            raise DiskFull(
+                f"the checkpoint after step {step} cannot be written: {error.strerror}; {self.last}; make room on the "
+                "disk, then resume"
+            ) from error
+        self._useless = [old for old in self._useless if old != path]
+        for old in [*self._useless, *[p for p in self.paths() if p not in self._useless][:-KEEP]]:
+            with contextlib.suppress(OSError):
+                old.unlink(missing_ok=True)
+        self._useless = []
+        sweep(self.folder)
         return path
 
+    def look_at_disk(self, size: int) -> str | None:
+        """Before ``size`` bytes are written: raises :class:`DiskFull` if they do not fit, warns if it gets tight."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self.folder).free
+        except OSError:  # the write itself will say what is wrong
+            return None
+        where = f"the disk of {self.folder} has {free / 1e6:,.1f} MB left and a checkpoint takes {size / 1e6:,.1f} MB"
+        if free < size:
+            raise DiskFull(f"{where}; {self.last}; make room, then resume")
+        return f"{where}; make room before it is full" if free < _WARN_BELOW * size else None
+
     def load_latest(self) -> Checkpoint:
+        self.damaged, self._useless = [], []
         for path in reversed(self.paths()):
             try:
                 return load(path)
             except DamagedCheckpoint as error:
                 self.damaged.append(str(error))
+                self._useless.append(path)
         if self.damaged:
             raise ResslError(f"no checkpoint in {self.folder} can be used: {'; '.join(self.damaged)}")
         raise ResslError(f"there is no checkpoint in {self.folder}")

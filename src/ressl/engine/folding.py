@@ -96,6 +96,8 @@ def fold(backbone: nn.Module, dtype: torch.dtype) -> Folded | None:
     """``backbone`` in eval mode with the weights it has now, its products in ``dtype``; None if it is no ResNet."""
     if not isinstance(backbone, ResNet) or not isinstance(backbone.fc, nn.Identity):
         return None
+    if not isinstance(backbone.bn1, nn.BatchNorm2d):
+        return None
     blocks = []
     for stage in (backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4):
         for block in stage:

@@ -35,6 +35,8 @@ def fuse(
     """
     fused, found = _Fused(beside, shared, stem_product, compiled), 0
     for part in module.modules():
+        if not isinstance(getattr(part, "bn1", None), nn.BatchNorm2d):
+            continue  # no ResNet, or one with other norms
         if isinstance(part, ResNet):
             part.forward = partial(fused.resnet, part)
             found += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors
 from ressl.engine.processes import ALONE, Team
 from ressl.engine.records import Records
-from ressl.engine.signals import Interrupted, StopRequest
+from ressl.engine.signals import Interrupted, Leave, StopRequest
 from ressl.engine.step import TrainStep
-from ressl.errors import ResslError
+from ressl.errors import ResslError, printable
 
 
 class Display(Protocol):
@@ -37,7 +38,7 @@ class Rhythm:
     checkpoint_epochs: int = 1
     checkpoint_minutes: float = 5.0
     checkpoint_steps: int = 0  # above 0: also after every so many steps, whatever it costs
-    checkpoint_share: float = 0.01  # of the time at most, for the checkpoints at the ends of epochs
+    checkpoint_share: float = 0.005  # of the time at most, for all but those; on a slow disk they become rarer
 
 
 RHYTHM = Rhythm()
@@ -64,58 +65,83 @@ class Loop:
         self.facts, self.display, self.collapse, self.rhythm = facts, display, collapse, rhythm
         self.evaluate, self.evaluate_every, self.team = evaluate, evaluate_every, team
         self.values: dict[str, float] = {}  # the newest of everything, for the display
-        self.checkpoint_seconds = 0.0
+        self.checkpoint_seconds, self.checkpoint_count = 0.0, 0
+        self._owed = False  # the end of an epoch that was reached but not yet evaluated
+        self._moved = False  # whether this process made a step
+        self._warned = False  # of a disk that is nearly full
         self._cost, self._saved_at, self._saved_step = 0.0, time.monotonic(), step.done
         self._logged_at, self._logged_step = time.monotonic(), step.done
 
     def run(self) -> None:
         """Train to the end. A signal saves and raises :class:`Interrupted`."""
-        step, per_epoch = self.step, self.step.loader.steps_per_epoch
         with StopRequest() as stop:
-            for epoch in range(step.done // per_epoch, self.epochs):
-                step.begin_epoch(epoch)
-                batches = self._batches(epoch, step.done % per_epoch)
-                for batch in batches:
-                    step.advance(batch)
-                    at_end = step.done % per_epoch == 0
-                    if step.done % self.rhythm.log_steps == 0 or at_end:
-                        self.log()
-                    if not at_end and (signum := self._asked(stop)):
-                        self.save()
-                        raise Interrupted(signum, step.done)
-                    if not at_end and self._due():
-                        self.save()
-                self._end_epoch(epoch)  # also when asked to stop: a resumed run would not come back to it
-                if signum := self.team.agree(stop.signum or 0):
-                    if self._saved_step != step.done:
-                        self.save()
-                    raise Interrupted(signum, step.done)
-            if self._saved_step != step.done:
+            finished = False
+            with contextlib.suppress(Leave):  # raised between two steps, or in the process's first
+                self._run(stop)
+                finished = True
+            if self._saved_step != self.step.done:
                 self.save()
+            if not finished and stop.signum is not None:
+                raise Interrupted(stop.signum, self.step.done)
 
-    def _asked(self, stop: StopRequest) -> int:
-        """The signal that any process was asked to stop by, else 0; all hear of it after the same step."""
-        return self.team.agree(stop.signum or 0) if self.step.done % self.team.rhythm == 0 else 0
+    def _run(self, stop: StopRequest) -> None:
+        step, per_epoch = self.step, self.step.loader.steps_per_epoch
+        if self._owed:
+            self._end_epoch(step.done // per_epoch - 1, stop)
+        for epoch in range(step.done // per_epoch, self.epochs):
+            step.begin_epoch(epoch)
+            for batch in self._batches(epoch, step.done % per_epoch, stop):
+                # The first may compile for minutes, and there is nothing to lose yet.
+                with stop.at_once(not self._moved and self.team.world == 1):
+                    step.advance(batch)
+                self._moved = True
+                self._owed = step.done % per_epoch == 0
+                if step.done % self.rhythm.log_steps == 0 or self._owed:
+                    self.log()
+                if not self._owed and self._due():
+                    self.save()
+                self._leave(stop, self._owed)
+            self._end_epoch(epoch, stop)
 
-    def _batches(self, epoch: int, first: int) -> Iterator[Batch | None]:
+    def _leave(self, stop: StopRequest, certainly: bool = True) -> None:
+        """Leave if any process was asked to stop; all of a team hear of it after the same step."""
+        if self.team.world == 1:
+            stop.leave()
+        elif certainly or self.step.done % self.team.rhythm == 0:
+            agreed = self.team.agree(stop.signum or 0)
+            if agreed:
+                stop.signum = agreed
+                raise Leave
+
+    def _batches(self, epoch: int, first: int, stop: StopRequest) -> Iterator[Batch | None]:
         loader = self.step.loader
         if isinstance(loader, StreamingLoader):
-            yield from loader.iterate(epoch, first)
+            batches = loader.iterate(epoch, first)
+            while True:
+                with stop.at_once(self.team.world == 1):  # a disk may keep us waiting
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
         else:  # resident: the step gathers its own samples
             for _ in range(first, loader.steps_per_epoch):
                 yield None
 
-    def _end_epoch(self, epoch: int) -> None:
-        last = epoch + 1 == self.epochs
+    def _end_epoch(self, epoch: int, stop: StopRequest) -> None:
+        """Evaluate and save. Broken off by a signal, it is owed: the resumed run begins with it."""
+        last, resumed = epoch + 1 == self.epochs, not self._moved
         if self.evaluate is not None and (last or (self.evaluate_every and (epoch + 1) % self.evaluate_every == 0)):
-            values = self.evaluate()
+            with stop.at_once(self.team.world == 1):
+                values = self.evaluate()
             self.values |= values
             if self.records is not None:
                 self.records.write({"step": self.step.done, "epoch": epoch + 1} | values)
             self.display.progress(self.step.done, self.step.total_steps, self.values)
             self._logged_at = time.monotonic()  # evaluation does not count as training time
-        if last or self._due() or ((epoch + 1) % self.rhythm.checkpoint_epochs == 0 and self._affordable()):
+        self._owed = False
+        if last or resumed or self._due() or ((epoch + 1) % self.rhythm.checkpoint_epochs == 0 and self._affordable()):
             self.save()
+        self._leave(stop)
 
     def log(self) -> None:
         """Bring the device's logs home, write a row, look for trouble."""
@@ -145,18 +171,16 @@ class Loop:
         first = self.step.done - len(rows)
         row = rows[bad - first] if first <= bad < self.step.done else {}
         what = ", ".join(f"{name} {row[name]}" for name in ("loss", "grad_norm") if name in row)
-        last = self.checkpoints.paths()
-        rest = f"the last checkpoint is {last[-1]}" if last else "no checkpoint was written yet"
         return (
             f"step {bad} (epoch {epoch}, batch {place}) is not finite ({what}); no weight, teacher or checkpoint took "
-            f"it up, and {rest}; lower lr, or look at that batch"
+            f"it up, and {self.checkpoints.last}; lower lr, or look at that batch"
         )
 
     def _due(self) -> bool:
         every = self.rhythm.checkpoint_steps
         if every and self.step.done % every == 0:
             return True
-        return time.monotonic() - self._saved_at > 60.0 * self.rhythm.checkpoint_minutes
+        return time.monotonic() - self._saved_at > 60.0 * self.rhythm.checkpoint_minutes and self._affordable()
 
     def _affordable(self) -> bool:
         return (time.monotonic() - self._saved_at) * self.rhythm.checkpoint_share >= self._cost
@@ -175,25 +199,39 @@ class Loop:
         tensors |= {f"optimiser.{k}": v for k, v in optimiser_tensors(step.optimiser, step.method).items()}
         tensors |= {f"random.{name}": state for name, state in random_states(step.device).items()}
         tensors["engine.ring"] = step.ring
-        facts = {**self.facts, "step": step.done, "drained": step.drained, "logs": step.names}
-        self.checkpoints.save(step.done, Checkpoint(tensors, facts))
+        facts = {**self.facts, "step": step.done, "drained": step.drained, "logs": step.names, "begun": step.begun}
+        facts |= {"owed": self._owed, "rows": 0 if self.records is None else self.records.sync()}
+        checkpoint = Checkpoint(tensors, facts)
+        warning = self.checkpoints.look_at_disk(checkpoint.size)
+        if warning and not self._warned:
+            self._warned = True
+            self.display.message(f"warning: {warning}")
+        self.checkpoints.save(step.done, checkpoint)
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - start
         self.checkpoint_seconds += self._cost
+        self.checkpoint_count += 1
         self._logged_at += self._cost  # so that images/s is the training's own
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Put everything back where ``checkpoint`` left it."""
-        step = self.step
+        step, place = self.step, checkpoint.place(self.step.total_steps)
+        for name, tensor in checkpoint.tensors.items():
+            if not name.startswith("engine.") and not tensor.isfinite().all():
+                raise ResslError(f"the checkpoint's {printable(name)} is not finite; start a run with another --out")
         try:
             step.method.load_state_dict(checkpoint.part("method."))
             load_optimiser_tensors(step.optimiser, step.method, checkpoint.part("optimiser."))
-        except (RuntimeError, ValueError) as error:
-            first = str(error).split("\n")[0]
+            set_random_states(checkpoint.part("random."), step.device)
+        except (RuntimeError, TypeError, ValueError) as error:
+            first = printable(str(error).split("\n")[0])
             raise ResslError(f"the checkpoint belongs to another model: {first}") from error
-        set_random_states(checkpoint.part("random."), step.device)
-        step.seek(checkpoint.facts["step"], checkpoint.facts["drained"])
-        step.names = list(checkpoint.facts["logs"])
+        step.seek(place.step, place.drained)
+        per_epoch = step.loader.steps_per_epoch
+        # Older checkpoints do not say: every end of an epoch was finished, every epoch within it begun.
+        step.begun = checkpoint.facts.get("begun", place.step // per_epoch if place.step % per_epoch else -1)
+        self._owed = checkpoint.facts.get("owed", False) is True and place.step % per_epoch == 0 < place.step
+        step.names = place.logs
         step.fill_ring(checkpoint.tensors["engine.ring"].to(step.device))
         self._saved_step = self._logged_step = step.done
 

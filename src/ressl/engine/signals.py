@@ -1,11 +1,16 @@
-"""Ctrl-C and SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once."""
+"""Ctrl-C, SIGTERM and SIGUSR1: finish the step, save, leave. A second Ctrl-C leaves at once."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+# SIGUSR1 is what SLURM users have sent ahead of the time limit (--signal=USR1@120). Windows has none.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
 class Interrupted(Exception):
@@ -17,16 +22,21 @@ class Interrupted(Exception):
         self.step = step
 
 
+class Leave(BaseException):
+    """A signal where there is nothing to wait for. Not an Exception: no handler on the way may keep it."""
+
+
 class StopRequest:
-    """While active, turns SIGINT and SIGTERM into a flag that the loop reads between two steps."""
+    """While active, turns the signals into a flag that the loop reads between two steps."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self._at_once = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in SIGNALS:
                 self._previous[signum] = signal.signal(signum, self._note)
         return self
 
@@ -34,7 +44,50 @@ class StopRequest:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
 
+    def leave(self) -> None:
+        """Raise :class:`Leave` if a signal has come."""
+        if self.signum is not None:
+            raise Leave
+
+    @contextmanager
+    def at_once(self, really: bool = True) -> Iterator[None]:
+        """Around what may be broken off anywhere: a signal raises :class:`Leave` then and there."""
+        self._at_once = really
+        try:
+            if really:
+                self.leave()
+            yield
+        finally:
+            self._at_once = False
+
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if signum == signal.SIGINT and self.signum is not None:
             raise KeyboardInterrupt
         self.signum = signum
+        if self._at_once:
+            raise Leave
+
+
+class Terminated(BaseException):
+    """A signal outside of training, where there is nothing to save: what is half written goes, and so do we."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.exit_code = 128 + signum
+
+
+@contextmanager
+def tidy_exit() -> Iterator[None]:
+    """Turn the signals (Ctrl-C apart, which Python itself turns) into :class:`Terminated`, so that clean-ups run."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise Terminated(signum)
+
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {signum: signal.signal(signum, end) for signum in SIGNALS if signum != signal.SIGINT}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

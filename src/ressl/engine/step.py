@@ -17,6 +17,7 @@ from ressl.data.streaming import StreamingLoader
 from ressl.data.views import Views
 from ressl.engine.optimisers import gradients, set_lr
 from ressl.methods.base import Carry, Method, Output
+from ressl.nn.keeping import Keeps
 
 ENGINE_LOGS = ("loss", "lr", "grad_norm")
 
@@ -57,6 +58,12 @@ class TrainStep:
         self.ring = torch.zeros(log_capacity, 0, device=device)  # log_capacity x names, once names are known
         self.done = 0  # the host's own count of steps, equal to `step` without asking for it
         self.drained = 0  # steps whose logs have been brought to the host
+        self.begun = -1  # the newest epoch that the method was told of
+        # One flag on the device for all parts that take up what a step made; they leave a bad one out exactly.
+        self.kept = torch.ones((), dtype=torch.bool, device=device)
+        for part in method.modules():
+            if isinstance(part, Keeps):
+                part.kept = self.kept
 
     def seek(self, step: int, drained: int) -> None:
         """Continue behind ``step`` finished steps, of which the logs up to ``drained`` were written down."""
@@ -74,8 +81,9 @@ class TrainStep:
 
     def begin_epoch(self, epoch: int) -> None:
         self.order.copy_(self.loader.order(epoch))
-        if self.done % self.loader.steps_per_epoch == 0:
+        if self.begun != epoch:
             self.method.begin_epoch(epoch)
+            self.begun = epoch
 
     def advance(self, batch: Batch | None = None) -> None:
         self.body(batch)
@@ -154,6 +162,7 @@ class TrainStep:
     @torch.no_grad()
     def after(self, carry: Carry, finite: Tensor, logs: list[Tensor]) -> None:
         """What follows the optimiser: teacher and queue, the record of the step, the step number."""
+        self.kept.copy_(finite)
         self.method.after_step(_if_finite(carry, finite))
         self.first_bad.copy_(torch.where((self.first_bad < 0) & ~finite, self.step, self.first_bad))
         row = torch.stack([value.float() for value in logs])

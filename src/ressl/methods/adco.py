@@ -70,8 +70,7 @@ class AdCo(Method):
     @torch.no_grad()
     def target(self, view: Tensor) -> Tensor:
         """The keys of a view, made from a shuffled batch."""
-        shuffle, restore = self.shuffle(view.shape[0])
-        return l2_normalize(self.teacher(view[shuffle])[restore])
+        return l2_normalize(self.shuffle.apart(self.teacher, view))
 
     @torch.no_grad()
     def after_step(self, carry: Carry) -> None:

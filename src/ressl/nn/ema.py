@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ressl.nn.keeping import Keeps
 
-class EMATeacher(nn.Module):
+
+class EMATeacher(Keeps):
     """A copy of the student that follows it: F_t <- m F_t + (1 - m) F_s.
 
     Parameters only. Buffers (batch norm's running statistics) are the teacher's own, gathered from its own forwards,
@@ -37,5 +39,5 @@ class EMATeacher(nn.Module):
         theirs: list[Tensor] = list(student.parameters())
         # t + (1 - m)(s - t): one rounding fewer than m t + (1 - m) s, and exact where s == t.
         change = list(torch._foreach_sub(theirs, mine))
-        torch._foreach_mul_(change, 1.0 - self.momentum)
+        torch._foreach_mul_(change, (1.0 - self.momentum) * self.kept)  # a bad step changed no student weight
         torch._foreach_add_(mine, change)

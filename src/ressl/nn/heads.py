@@ -6,24 +6,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ressl.nn.batchnorm import group_batch_norm
+from ressl.nn.batchnorm import GroupedBatchNorm1d
 
 
 def l2_normalize(x: Tensor) -> Tensor:
     """Rows of unit length, in float32 whatever autocast says (a bf16 norm would not be one)."""
-    with torch.autocast(x.device.type, enabled=False):
+    with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
         return F.normalize(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x, dim=-1)
 
 
 class ProjectionHead(nn.Sequential):
-    """The two-layer head g of the paper: linear, ReLU, linear, with biases; batch norm only where a method asks."""
+    """The two-layer head g of the paper: linear, ReLU, linear, with biases; batch norm only where a method asks.
+
+    The norm's statistics are those of the whole batch (of all processes), or of ``groups`` groups.
+    """
 
     def __init__(
-        self, in_dim: int, hidden_dim: int, out_dim: int, *, batch_norm: bool = False, groups: int = 1
+        self, in_dim: int, hidden_dim: int, out_dim: int, *, batch_norm: bool = False, groups: int | None = None
     ) -> None:
-        norm = [nn.BatchNorm1d(hidden_dim)] if batch_norm else []
-        super().__init__(nn.Linear(in_dim, hidden_dim), *norm, nn.ReLU(inplace=True), nn.Linear(hidden_dim, out_dim))
-        group_batch_norm(self, groups)
+        norm = nn.BatchNorm1d(hidden_dim) if groups is None else GroupedBatchNorm1d(hidden_dim, groups)
+        between = [norm] if batch_norm else []
+        super().__init__(nn.Linear(in_dim, hidden_dim), *between, nn.ReLU(inplace=True), nn.Linear(hidden_dim, out_dim))
 
 
 class MLP(nn.Sequential):
@@ -37,9 +40,9 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = []
         for i in range(1, len(dims) - 1):
             # No bias in front of a norm, which takes it away again.
-            layers += [nn.Linear(dims[i - 1], dims[i], bias=False), nn.BatchNorm1d(dims[i]), nn.ReLU(inplace=True)]
+            norm = GroupedBatchNorm1d(dims[i], groups)
+            layers += [nn.Linear(dims[i - 1], dims[i], bias=False), norm, nn.ReLU(inplace=True)]
         layers.append(nn.Linear(dims[-2], dims[-1], bias=not last_norm))
         if last_norm:
-            layers.append(nn.BatchNorm1d(dims[-1], affine=False))
+            layers.append(GroupedBatchNorm1d(dims[-1], groups, affine=False))
         super().__init__(*layers)
-        group_batch_norm(self, groups)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ressl.nn.heads import l2_normalize
+from ressl.nn.keeping import Keeps
 
 
-class MemoryQueue(nn.Module):
+class MemoryQueue(Keeps):
     """K unit vectors of past samples in a ring.
 
     The position is a device tensor, so that enqueueing needs no host sync and can be captured in a CUDA graph. Both
@@ -38,10 +39,12 @@ class MemoryQueue(nn.Module):
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
         """Replace the oldest entries by ``keys`` (B x D); of a batch larger than K the newest K stay."""
-        arrival = torch.arange(keys.shape[0], device=self.keys.device)[-self.size :]
+        count = keys.shape[0]
+        arrival = torch.arange(count, device=self.keys.device)[-self.size :]
         slots = (self.position + arrival) % self.size
-        self.keys.index_copy_(0, slots, keys[-self.size :].to(self.keys.dtype))
-        self.position.copy_((self.position + keys.shape[0]) % self.size)
+        keys = torch.where(self.kept, keys[-self.size :].to(self.keys.dtype), self.keys[slots])
+        self.keys.index_copy_(0, slots, keys)
+        self.position.copy_((self.position + count * self.kept) % self.size)
 
     def newest(self, count: int) -> Tensor:
         """The last ``count`` entries, oldest of them first."""

@@ -181,7 +181,7 @@ class Recipe:
     def from_json(cls, text: str, where: str = "the recipe") -> Recipe:
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ResslError(f"{where} is not JSON: {error}") from error
         if not isinstance(values, dict):
             raise ResslError(f"{where} must be a JSON object")

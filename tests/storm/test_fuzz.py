@@ -1,0 +1,195 @@
+"""Fuzzed recipes and command lines: valid, or one line that names the key; nothing is written either way."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scale import draw, shards, share, times
+
+from ressl import cli
+from ressl.data import archives, sources
+from ressl.errors import ResslError
+from ressl.recipes import RECIPES, Recipe
+
+PARTS = len(shards(2))
+
+WORDS = [
+    "", " ", "-", "--", "---", "0", "1", "-1", "2", "7", "1.5", "1e9", "1e400", "nan", "inf", "-inf",
+    "NaN", "9" * 40, "9" * 5000, "true", "None", "none", "x", "é", "日本", "\U0001f600", "\udcff", "a\nb",
+    "a\tb", "a\rb", "\x1b[31m", "\x00", "'", '"', "`id`", "$(id)", "{}", "[]", "1,2,3", "(1,2,3)",
+    "1,,2", "..", "/", "../..", "/dev/null", "C:\\x", "*", "?", "%s%n", "{0}", "cifar10", "demo",
+    "ressl", "resnet18", "resnet19", "timm/resnet18", "timm/x", "timm/", "crop+flip", "strong,blur=2",
+    "weak,size=-1", "strong,size=1e9", "strong,crop=0:0", "strong,crop=(1 2 3)", "strong,=,=", "small",
+    "sgd", "cuda:99", "tpu", "meta", "A" * 10_000,
+]  # fmt: skip
+VALUES: list[Any] = [
+    None, True, False, 0, -1, 1, 2, 3, 10**6, 10**12, 2**31, 2**63, 10**40, 0.0, -0.5, 1.5, 1e-30, 1e30,
+    1e308, float("nan"), float("inf"), "", "x", "1", "nan", [], [1], [0.5, 0.5, 0.5], [1, 2], ["x"] * 3,
+    {}, {"a": 1}, [[[]]], "\x00", "a\nb", "\ud800", "é" * 500, [None] * 3, {"size": -1}, [{}],
+    [{"size": 10**9}], {"queue_size": 10**9}, {"queue_size": "x"}, {"nope": 1}, {"hidden_dim": 0},
+]  # fmt: skip
+
+FLAGS = [
+    *("--data", "--out", "--resume", "--device", "--engine", "--precision", "--workers", "--log-steps", "--views"),
+    *(
+        "--checkpoint-minutes",
+        "--checkpoint-steps",
+        "--quiet",
+        "--help",
+        "--version",
+        "--protocol",
+        "--again",
+        "--into",
+    ),
+    *("--parts", "--seconds", "--seed", "--epochs", "--into"),
+]
+FIELDS = [f"--{name.replace('_', '-')}" for name in json.loads(RECIPES["cifar10"].to_json()) if name != "views"]
+OPTIONS = ["--hidden-dim", "--output-dim", "--queue-size", "--teacher-momentum", "--student-temperature",
+           "--teacher-temperature", "--head-batch-norm"]  # fmt: skip
+COMMANDS = ["pretrain"] * 6 + [
+    "evaluate",
+    "evaluate",
+    "record",
+    "demo",
+    "bench",
+    "recipes",
+    "",
+    "--version",
+    "trian",
+    "pre",
+]
+
+
+def line(moments: random.Random) -> list[str]:
+    """A command line that is wrong, or that ends at data which is not there."""
+    words = [moments.choice(COMMANDS)]
+    if words[0] in ("demo", "bench"):  # valid, these would run
+        return [
+            words[0],
+            moments.choice(["--device", "--epochs", "--seed", "--seconds"]),
+            moments.choice(["x", "", "é"]),
+        ]
+    if words[0] == "pretrain" and moments.random() < 0.8:
+        words.append(moments.choice([*RECIPES, "cifra10", "none.json", "é"]))
+    for _ in range(moments.randrange(4)):
+        flag = moments.choice(moments.choice([FLAGS, FIELDS, FIELDS, OPTIONS, WORDS]))
+        if moments.random() < 0.1:
+            flag = flag[: moments.randrange(len(flag) + 1)] + moments.choice("abc-=")
+        words.append(flag)
+        if moments.random() < 0.85:
+            words.append(moments.choice(WORDS))
+    if words[0] == "pretrain" and "--resume" not in words:
+        words += ["--data", "not-there"]  # last, so that it counts
+    return words
+
+
+def quiet_run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    try:
+        code = cli.main(words)
+    except SystemExit as end:  # --help
+        code = int(end.code or 0)
+    return code, capsys.readouterr().err
+
+
+def no_network(*_: object) -> None:
+    raise OSError("no network")
+
+
+def no_shapes(split: str) -> None:
+    """The demo's pictures are made on the spot; here they are as absent as the others."""
+    raise ResslError("not-there")
+
+
+def keys(tree: Any) -> set[str]:
+    """All keys of a JSON tree."""
+    if isinstance(tree, list):
+        return set[str]().union(*map(keys, tree))
+    return set(tree).union(*map(keys, tree.values())) if isinstance(tree, dict) else set()
+
+
+@pytest.fixture
+def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, and no room for large mistakes."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RESSL_DATA", str(folder / "data"))
+    monkeypatch.setattr(archives, "download_url", no_network)
+    monkeypatch.setattr(sources, "open_shapes", no_shapes)
+    return folder
+
+
+@pytest.mark.parametrize("part", shards(2))
+def test_a_fuzzed_command_line(part: int, nothing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    moments, codes = draw("lines", part), {0: 0, 2: 0}
+    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for case in range(len(share(times(2500, 200), part, PARTS))):
+        words = line(moments)
+        try:
+            code, said = quiet_run(words, capsys)
+        except BaseException as error:
+            raise AssertionError(f"case {case} of part {part}: {words!r:.300}: {error!r}") from error
+        assert code in codes, (case, words)
+        codes[code] += 1
+        assert [*nothing.iterdir()] == [], (case, words)
+        if code:
+            assert said.count("\n") == 1, (case, words, said)
+            assert said.startswith("ressl: "), (case, words, said)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) / 1024
+    print(codes, f"{grown:.0f} MB more")
+    assert codes[2] > 10 * codes[0]
+    assert grown < 1500
+
+
+def broken_recipe(moments: random.Random) -> tuple[str, str]:
+    """(key, JSON) with one thing changed."""
+    recipe = json.loads(moments.choice(list(RECIPES.values())).to_json())
+    key = moments.choice(list(recipe))
+    inner = recipe[key]
+    kind = moments.random()
+    if kind < 0.1:
+        del recipe[key]
+    elif kind < 0.2:
+        recipe[key + moments.choice(["s", "_", "x"])] = recipe.pop(key)
+    elif kind < 0.5 and isinstance(inner, dict) and inner:
+        inner[moments.choice(list(inner))] = moments.choice(VALUES)
+    elif kind < 0.5 and isinstance(inner, list) and inner and isinstance(inner[0], dict):
+        inner[0][moments.choice(list(inner[0]))] = moments.choice(VALUES)
+    else:
+        recipe[key] = moments.choice(VALUES)
+    text = json.dumps(recipe)
+    if moments.random() < 0.03:
+        text = text[: moments.randrange(len(text))]
+        key = ""
+    elif moments.random() < 0.02:
+        text, key = moments.choice(["[" * 100_000, "null", "[]", "1", '"x"', "", "{}", '{"name": 3}', "\x00"]), ""
+    return key, text
+
+
+@pytest.mark.parametrize("part", shards(2))
+def test_a_fuzzed_recipe(part: int, nothing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    moments, codes, path = draw("recipes", part), {"valid": 0, "named": 0}, tmp_path / "recipe.json"
+    for case in range(len(share(times(2500, 150), part, PARTS))):
+        key, text = broken_recipe(moments)
+        path.write_text(text, encoding="utf-8", errors="surrogatepass")
+        try:
+            code, said = quiet_run(["pretrain", str(path), "--data", "not-there"], capsys)
+        except BaseException as error:
+            raise AssertionError(f"case {case} of part {part}: {key}: {text[:2000]}: {error!r}") from error
+        assert code == 2, (case, key, text)
+        assert said.count("\n") == 1, (case, key, said)
+        assert [*nothing.iterdir()] == [], (case, key)
+        absent = any(x in said for x in ("not-there", "was not found", "there is no f", "download failed"))
+        codes["valid" if absent else "named"] += 1
+        if absent:
+            assert Recipe.from_json(text) is not None
+        else:
+            named = {key.removesuffix("s"), *keys(json.loads(text))} if key else {""}
+            assert any(name in said for name in named), (case, key, said, text)
+    print(codes)
+    assert min(codes.values()) > 5

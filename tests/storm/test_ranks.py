@@ -1,0 +1,69 @@
+"""A process of two is killed or stopped, again and again: the job goes on, or ends; it never hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scale import FULL, draw
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+faults = pytest.importorskip("test_faults")
+
+KILLS = 20
+# The short form of this row are the tests of tests/processes, which run anyway.
+pytestmark = pytest.mark.skipif(not FULL, reason="the full form only; tests/processes has the short one")
+
+
+def words(place: Path, out: Path) -> list[str]:
+    return [*faults.words(place, out), "--epochs", "60"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = faults.place.__wrapped__(tmp_path_factory)
+    return made
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path) -> Path:
+    with faults.job(words(place, place / "whole")) as process:
+        said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    return place / "whole"
+
+
+def test_ranks_are_killed_and_nothing_changes(place: Path, whole: Path) -> None:
+    out, moments, waits = place / "killed", draw("ranks"), []
+    with faults.job(words(place, out), restarts=KILLS + 1) as process:
+        for kill in range(KILLS):
+            before = faults.logged(out) if out.exists() else 0
+            faults.until(lambda before=before: out.exists() and faults.logged(out) > before + 6, process)
+            time.sleep(moments.uniform(0, 0.2))
+            os.kill(faults.ranks(process)[kill % 2], signal.SIGKILL)
+            start, old = time.monotonic(), (out / "metrics.jsonl").stat().st_mtime_ns
+            time.sleep(0.3)
+            faults.until(lambda old=old: (out / "metrics.jsonl").stat().st_mtime_ns > old, process)
+            waits.append(time.monotonic() - start)
+        said: Any = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    print(f"recovery {min(waits):.1f} to {max(waits):.1f} s")
+    assert max(waits) < 10
+    faults.assert_equal(out, whole)
+
+
+def test_a_stopped_rank_ends_the_job(place: Path) -> None:
+    out = place / "stopped"
+    with faults.job(words(place, out), restarts=0) as process:
+        faults.until(lambda: out.exists() and faults.logged(out) > 6, process)
+        start = time.monotonic()
+        os.kill(faults.ranks(process)[1], signal.SIGSTOP)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode not in (0, None)
+    assert time.monotonic() - start < 60
+    assert "ressl: " in said
