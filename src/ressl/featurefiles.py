@@ -71,7 +71,7 @@ class Parts:
             return None
         with contextlib.suppress(DamagedCheckpoint):
             found = load(self._path(number))
-            if found.facts.get("job") == self.job:
+            if found.facts.get("job") == self.job and found.facts["step"] == number:
                 return Part(found.tensors["ids"], found.tensors["features"], found.facts["broken"])
         return None
 
@@ -83,7 +83,7 @@ class Parts:
     def put(self, number: int, part: Part) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {"ids": part.ids, "features": part.features}
-        save(self._path(number), Checkpoint(tensors, {"job": self.job, "broken": part.broken}))
+        save(self._path(number), Checkpoint(tensors, {"step": number, "job": self.job, "broken": part.broken}))
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
