@@ -1,0 +1,69 @@
+"""What the newest records say about the targets for one H200: `python benchmarks/targets.py [results]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def newest(folder: Path, kind: str, name: str) -> Record | None:
+    """The newest record of a kind, made on a GPU."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    fitting = [r for r in found if r.get("kind") == kind and r["name"] == name and r["environment"]["device"] == "cuda"]
+    return max(fitting, key=lambda r: r.get("started") or r["finished"], default=None)
+
+
+def engine(record: Record, name: str) -> Record:
+    return next(row for row in record["engines"] if row["engine"].startswith(name))
+
+
+def swept(record: Record, field: str, value: int) -> float:
+    return float(next(row for row in record["sweeps"][field] if row[field] == value)["images_per_second"])
+
+
+# (what, recipe of the bench, how to read it, target, whether more is better)
+TARGETS: list[tuple[str, str, Callable[[Record], float], float, bool]] = [
+    ("CIFAR-10, batch 256, images/s", "cifar10", lambda r: engine(r, "graph")["images_per_second"], 55_000, True),
+    (
+        "the same, times the PIL + fp32 reference",
+        "cifar10",
+        lambda r: engine(r, "graph")["images_per_second"] / engine(r, "PIL")["images_per_second"],
+        7,
+        True,
+    ),
+    ("CIFAR-10, batch 1024, images/s", "cifar10", lambda r: swept(r, "batch_size", 1024), 80_000, True),
+    (
+        "CIFAR-10, GB of the step beyond the data",
+        "cifar10",
+        lambda r: engine(r, "graph")["peak_memory_gb"] - engine(r, "graph")["data_memory_gb"],
+        1.2,
+        False,
+    ),
+    ("Tiny ImageNet, images/s", "tiny-imagenet", lambda r: engine(r, "graph")["images_per_second"], 42_000, True),
+    ("ResNet-50, 224 px, images/s", "imagenet-r50", lambda r: engine(r, "graph")["images_per_second"], 5_000, True),
+    ("ResNet-50, share of the loss", "imagenet-r50", lambda r: r["loss"]["share_of_step"], 0.02, False),
+]
+
+
+def main() -> None:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
+    for what, name, read, target, more in TARGETS:
+        record = newest(folder, "bench", name)
+        try:
+            value = None if record is None else read(record)
+        except (KeyError, StopIteration, TypeError):
+            value = None
+        if value is None:
+            print(f"{what:44} not measured; ressl bench {name}")
+            continue
+        met = value >= target if more else value <= target
+        print(f"{what:44} {value:>12,.3f}  target {'>=' if more else '<='} {target:,}  {'met' if met else 'missed'}")
+
+
+if __name__ == "__main__":
+    main()
