@@ -172,7 +172,7 @@ def test_after_a_kill_it_goes_on_and_ends_the_same(
     kept = {8 * int(p.stem.removeprefix("part-")) for p in left} - {8}
     assert made == [start for start in range(0, 80, 8) if start not in kept]
     embed(run, folder, tmp_path / "g.npy", workers=0, batch_size=4, device="cpu")
-    for ending in (".npy", ".paths.txt", ".json", ".broken.txt"):
+    for ending in (".npy", ".paths.txt", ".npy.json", ".broken.txt"):
         assert out.with_suffix(ending).read_bytes() == (tmp_path / f"g{ending}").read_bytes()
     assert not parts.exists()
 
@@ -182,13 +182,14 @@ def test_what_is_there_is_kept_and_nothing_else_is_taken_for_it(
 ) -> None:
     folder, out = make_folder(10), tmp_path / "f.npy"
     first = np.array(embed(model, folder, out).features)
+    assert not any(p.is_cuda or not p.requires_grad for p in model[0].parameters())  # the caller's model is as it was
     shown = memory()
     monkeypatch.setattr(embedding._Job, "part", lambda *a: pytest.fail("computed again"))
     np.testing.assert_array_equal(embed(model, folder, out, display=shown).features, first)
     assert "is there already and up to date" in shown.said
     picture = next(folder.rglob("*.png"))
     os.utime(picture, ns=(1, 1))
-    with pytest.raises(ResslError, match="made from other pictures or by another model; choose another -o"):
+    with pytest.raises(ResslError, match="by another model or with other settings; choose another -o"):
         embed(model, folder, out)
 
 

@@ -103,6 +103,10 @@ def test_each_export_gives_the_same_features_where_this_package_is_not(
         assert (transform.size, transform.mean, transform.std) == (16, recipe.mean, recipe.std)
     with pytest.raises(ResslError, match=r"can run code when it is opened.*torch\.export\.load"):
         ressl.load(runs["slim"].path / "export" / "slim-torch-export.pt2")
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
+    places = (runs["slim"].path, runs["slim"].path / "export" / "slim.onnx")
+    rows = [ressl.embed(place, pictures, device="cpu").features for place in places]
+    np.testing.assert_allclose(rows[1], rows[0], atol=1e-5, rtol=1e-5)
     _onnx_is_as_stated(runs["slim"].path / "export" / "slim.onnx")
     assert b"/secret/place" not in b"".join(p.read_bytes() for p in tmp_path.rglob("export/**/*") if p.is_file())
 
@@ -137,6 +141,10 @@ def test_the_card_has_input_recipe_and_results(make_run: Callable[..., Run]) -> 
     text = cards.model_card(card)
     assert "61\\.25" in text
     assert "abc123" in text
+    assert "trained without labels" in text
+    supervised = cards.model_card(card | {"recipe": card["recipe"] | {"method": "supervised"}})
+    assert "trained with labels" in supervised
+    assert "without labels" not in supervised
     assert "## Licence\n\nCC BY 4\\.0\n" in text
 
 

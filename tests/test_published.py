@@ -18,6 +18,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 from ressl.engine.checkpoint import Checkpoint, save
 from ressl.errors import ResslError
 from ressl.loading import load
+from ressl.nn import build_backbone
 from ressl.nn.backbones import SlimResNet
 from ressl.published import IMAGENET
 
@@ -158,3 +159,37 @@ def test_other_files_of_ours_and_of_others_are_told_apart(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ResslError, match=r"its config\.json is not of ressl"):
         load(tmp_path)
+
+
+GOOD = {"schema": 1, "backbone": "resnet10", "stem": "small", "width": 4, "features_dim": 32, "image_size": 16,
+        "resize": 16, "mean": [0.5] * 3, "std": [0.2] * 3}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": 2}, "of another version"),
+        ({"image_size": "many"}, "image_size, resize, mean or std"),
+        ({"image_size": 32}, "image_size, resize, mean or std"),
+        ({"mean": [1, 2]}, "image_size, resize, mean or std"),
+        ({"std": [0, 1, 1]}, "image_size, resize, mean or std"),
+        ({"std": [float("nan")] * 3}, "image_size, resize, mean or std"),
+        ({"backbone": ["x"]}, "no sound backbone, width and features_dim"),
+        ({"width": 10**9}, "no sound backbone, width and features_dim"),
+        ({"features_dim": None}, "no sound backbone, width and features_dim"),
+        ({"backbone": "resnet11"}, "did you mean 'resnet1"),
+        ({"backbone": "timm/hf-hub:someone/something"}, "unknown timm model"),
+        ({"stem": "smal"}, "did you mean 'small'"),
+        ({"width": 8}, "do not fit the network"),
+    ],
+    ids=str,
+)
+def test_a_card_that_lies_is_refused_in_one_sentence(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    weights = build_backbone("resnet10", "small", 4).state_dict()
+    path = tmp_path / "x.safetensors"
+    safetensors.torch.save_file(weights, path, {"ressl": json.dumps(GOOD)})
+    assert load(path)[0](torch.zeros(1, 3, 16, 16)).shape == (1, 32)
+    safetensors.torch.save_file(weights, path, {"ressl": json.dumps(GOOD | change)})
+    with pytest.raises(ResslError, match=says) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)

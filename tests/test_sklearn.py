@@ -20,12 +20,32 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import check_estimator
 
-from conftest import TINY, pixels
 from ressl.errors import ResslError
 from ressl.recipes import get_recipe
 from ressl.sklearn import ReSSLEncoder
 
-SMALL = {k: v for k, v in TINY.items() if k not in ("epochs", "knn_every")} | {"knn_every": 0, "warmup_epochs": 0.5}
+SMALL = {
+    "backbone": "resnet10",
+    "stem": "medium",
+    "width": 4,
+    "image_size": 16,
+    "batch_size": 16,
+    "bn_groups": 2,
+    "hidden_dim": 16,
+    "output_dim": 8,
+    "queue_size": 32,
+    "warmup_epochs": 0.5,
+    "knn_every": 0,
+    "knn_k": 5,
+}
+
+
+def pixels(n: int, seed: int = 0) -> np.ndarray:
+    """n pictures of three classes that differ in colour."""
+    images = np.random.default_rng(seed).integers(0, 120, (n, 16, 16, 3), dtype=np.uint8)
+    for i in range(n):
+        images[i, :, :, i % 3] += 130
+    return images
 
 
 def encoder(**changes: Any) -> ReSSLEncoder:

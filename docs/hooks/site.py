@@ -148,7 +148,7 @@ def results_table() -> str:
         recipe, done = found["recipe"], found["evaluations"]
         knn, linear = done.get("knn", {}).get("top1"), done.get("linear", {})
         demo = done.get("demo", {}).get("scores", {}).get("ressl", {})
-        curve = found["curves"].get("knn") or [[0, None]]
+        curve = found.get("curves", {}).get("knn") or [[0, None]]
         knn, last, best = (
             knn or demo.get("knn") or curve[-1][1],
             linear.get("last", demo.get("linear")),

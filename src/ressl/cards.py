@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from ressl.errors import ResslError, unknown
+from ressl.methods import METHODS
 from ressl.nn.backbones import BACKBONES, STEMS
 from ressl.recipes.typed import plain
 from ressl.runs import Run
@@ -17,7 +19,7 @@ SCHEMA = 1
 _FACTS = ("finished", "steps", "seconds", "precision", "engine", "environment")  # of run.json; its data is a path here
 
 
-_LICENCE = "none stated; mind that of the pictures it was learned from"
+_LICENCE = "None stated; mind that of the pictures it was learned from."
 
 
 def card_of(run: Run, features_dim: int, licence: str | None = None) -> dict[str, Any]:
@@ -62,7 +64,9 @@ def transform_of(card: Mapping[str, Any]) -> Transform:
     try:
         size, resize = int(card["image_size"]), int(card["resize"])
         mean, std = (tuple(float(v) for v in card[key]) for key in ("mean", "std"))
-        if size < 1 or resize < size or len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+        if size < 1 or resize < size or len(mean) != 3 or len(std) != 3:
+            raise ValueError
+        if not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
             raise ValueError
     except (KeyError, TypeError, ValueError) as error:
         raise ResslError("its card lacks a sound image_size, resize, mean or std; export it again") from error
@@ -78,9 +82,14 @@ def read_card(text: str | bytes) -> dict[str, Any]:
     if not isinstance(card, dict) or card.get("schema") != SCHEMA:
         raise ResslError("its card is of another version; export it again, or use another ressl")
     transform_of(card)
-    backbone, width = card.get("backbone"), card.get("width")
-    if not isinstance(backbone, str) or not isinstance(width, int) or not 1 <= width <= 4096:
-        raise ResslError("its card names no sound backbone and width; export it again")
+    backbone, width, dim = card.get("backbone"), card.get("width"), card.get("features_dim")
+    if (
+        not isinstance(backbone, str)
+        or not isinstance(width, int)
+        or not 1 <= width <= 4096
+        or not isinstance(dim, int)
+    ):
+        raise ResslError("its card names no sound backbone, width and features_dim; export it again")
     if card.get("stem") not in STEMS:
         raise unknown("stem", card.get("stem"), STEMS)
     return card
@@ -175,10 +184,11 @@ def escaped(value: object) -> str:
 def model_card(card: Mapping[str, Any]) -> str:
     """README.md of a model folder."""
     recipe = card["recipe"]
+    labels = "with labels" if "labels" in METHODS[recipe["method"]].wants else "without labels"
     title = f"{card['backbone']} by {recipe['method']} on {recipe['data']}"
     rows = [
         ("method", recipe["method"]),
-        ("data", f"{recipe['data']}, without labels"),
+        ("data", f"{recipe['data']}, {labels}"),
         ("backbone", f"{card['backbone']}, {card['stem']} stem, width {card['width']}"),
         ("features", f"{card['features_dim']} numbers per picture, after average pooling"),
         ("input", f"{card['image_size']} px: short side to {card['resize']}, centre crop, RGB"),
@@ -192,7 +202,7 @@ def model_card(card: Mapping[str, Any]) -> str:
     return (
         "---\nlibrary_name: ressl\nlicense: other\n"
         "tags:\n- self-supervised-learning\n- image-feature-extraction\n---\n\n"
-        f"# {escaped(title)}\n\nA backbone trained without labels. It turns a picture into a vector; pictures of the "
+        f"# {escaped(title)}\n\nA backbone trained {labels}. It turns a picture into a vector; pictures of the "
         f"same kind get similar vectors.\n\n| | |\n|---|---|\n{table}\n\n## Numbers\n\n{_numbers(card['metrics'])}\n\n"
         f"## Load it\n\n{_ways(card)}\n\n## Licence\n\n{escaped(card['licence'])}\n\nThe full recipe and "
         "the versions of everything used are in config.json.\n"

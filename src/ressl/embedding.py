@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,21 @@ from ressl.data.base import ArraySource, FileSource, Source
 from ressl.data.cutting import centre
 from ressl.data.decode import BrokenImage, shown
 from ressl.encoder import Encoder, Images, Model, open_images
-from ressl.engine.checkpoint import write_atomically
 from ressl.engine.loop import Display
 from ressl.errors import ResslError
-from ressl.featurefiles import Floats, Part, Parts, check_ending, no_part, open_features, read_facts, write_features
+from ressl.featurefiles import (
+    Floats,
+    Part,
+    Parts,
+    broken_list,
+    check_ending,
+    no_part,
+    open_features,
+    read_broken,
+    read_facts,
+    write_broken,
+    write_features,
+)
 from ressl.pretraining import default_workers
 
 PART = 8192  # samples; the most that a stopped process loses
@@ -47,11 +59,20 @@ _AHEAD = 3  # batches decoded while the device works
 class Embeddings:
     """What :func:`embed` found."""
 
-    features: Floats  # N x D, of an .npy mapped from the file
     paths: Sequence[str]  # the name of each row
     broken: dict[str, str]  # pictures that could not be read, with the reason
+    dim: int
     out: Path | None = None
     seconds: float = 0.0  # from the first picture on, when the model was ready
+    rows: Floats | None = None  # where they were not written to a file
+
+    @cached_property
+    def features(self) -> Floats:
+        """N x D float32; of an .npy mapped from the file, of a .parquet read when first asked for."""
+        if self.rows is not None:
+            return self.rows
+        assert self.out is not None
+        return open_features(self.out).read()
 
 
 def embed(
@@ -183,7 +204,8 @@ def _in_memory(job: _Job) -> Embeddings:
     broken = {name: reason for part in parts for name, reason in part.broken.items()}
     _check_some(parts, job, broken)
     features = torch.cat([part.features for part in parts if len(part.ids)]).numpy()
-    return Embeddings(features, [job.source.identify(int(i)) for part in parts for i in part.ids], broken)
+    paths = [job.source.identify(int(i)) for part in parts for i in part.ids]
+    return Embeddings(paths, broken, features.shape[1], rows=features)
 
 
 def _check_some(parts: list[Part], job: _Job, broken: dict[str, str]) -> None:
@@ -193,17 +215,19 @@ def _check_some(parts: list[Part], job: _Job, broken: dict[str, str]) -> None:
 
 
 def _to_file(job: _Job, out: Path) -> Embeddings:
-    digest, listed = job.digest(), out.with_suffix(".broken.txt")
+    digest = job.digest()
+    parts = Parts(out, digest)
     if out.exists():
         if read_facts(out).get("job") != digest:
             raise ResslError(
-                f"{shown(out)} exists already, and was made from other pictures or by another model; choose another -o"
+                f"{shown(out)} exists already, and was made from other pictures, by another model or with other "
+                "settings; choose another -o"
             )
         job.display.message(f"{shown(out)} is there already and up to date")
-        return _found(out, {})
+        parts.remove()
+        return _found(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        parts = Parts(out, digest)
         broken, some = dict[str, str](), False
         for number, start in enumerate(range(0, len(job.source), PART)):
             part = parts.get(number)
@@ -216,18 +240,18 @@ def _to_file(job: _Job, out: Path) -> Embeddings:
             parts.remove()
             _check_some([], job, broken)
         facts: dict[str, Any] = {"job": digest, "model": job.encoder.name, "weights": job.encoder.weights}
-        numbers = range(-(-len(job.source) // PART))
-        write_features(out, lambda: map(parts.require, numbers), job.source.identify, facts | {"broken": len(broken)})
+        facts |= {"broken": len(broken)}
         if broken:
-            lines = "".join(f"{shown(name)}\t{reason}\n" for name, reason in broken.items())
-            write_atomically(listed, lines.encode())
-            job.display.message(f"{len(broken):,} broken files left out, listed in {shown(listed)}")
+            write_broken(out, broken)
+            job.display.message(f"{len(broken):,} broken files left out, listed in {shown(broken_list(out))}")
+        numbers = range(-(-len(job.source) // PART))
+        write_features(out, lambda: map(parts.require, numbers), job.source.identify, facts)
         parts.remove()
     except OSError as error:
         raise ResslError(f"cannot write {shown(out)}: {error.strerror}") from error
-    return _found(out, broken)
+    return _found(out)
 
 
-def _found(out: Path, broken: dict[str, str]) -> Embeddings:
+def _found(out: Path) -> Embeddings:
     file = open_features(out)
-    return Embeddings(file.read(), file.paths, broken, out)
+    return Embeddings(file.paths, read_broken(out) if file.facts.get("broken") else {}, file.dim, out)

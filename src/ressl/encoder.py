@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Sequence
@@ -37,7 +38,12 @@ class Encoder:
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto") -> None:
         self.name = str(model) if isinstance(model, (str, os.PathLike)) else None
-        backbone, self.transform = load(model) if isinstance(model, (str, os.PathLike)) else model
+        if isinstance(model, (str, os.PathLike)):
+            backbone, self.transform = load(model)
+        else:
+            backbone, self.transform = model
+            if not isinstance(backbone, OnnxBackbone):
+                backbone = copy.deepcopy(backbone)  # the caller's own stays where and as it is
         self.device = device_of("cpu" if isinstance(backbone, OnnxBackbone) else device)
         self.dtype = precision_of(precision, self.device)
         self.weights = _digest(backbone)

@@ -1,7 +1,8 @@
 """Files of features: written from parts so that a file is whole or not there, read block by block.
 
-FEATURES.npy       N x D float32, with FEATURES.paths.txt (a line per row) and FEATURES.json (what made it) beside it
-FEATURES.parquet   columns path and embedding; what made it stands in the schema's metadata
+FEATURES.npy         N x D float32; beside it FEATURES.paths.txt, a line per row, and FEATURES.npy.json, what made it
+FEATURES.parquet     columns path and embedding; what made it stands in the schema's metadata
+FEATURES.broken.txt  pictures that could not be read, if any, with the reason after a tab
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Parts:
             return None
         with contextlib.suppress(DamagedCheckpoint):
             found = load(self._path(number))
-            if found.facts.get("job") == self.job:
+            if found.facts.get("job") == self.job and found.facts["step"] == number:
                 return Part(found.tensors["ids"], found.tensors["features"], found.facts["broken"])
         return None
 
@@ -82,7 +83,7 @@ class Parts:
     def put(self, number: int, part: Part) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {"ids": part.ids, "features": part.features}
-        save(self._path(number), Checkpoint(tensors, {"job": self.job, "broken": part.broken}))
+        save(self._path(number), Checkpoint(tensors, {"step": number, "job": self.job, "broken": part.broken}))
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -101,6 +102,24 @@ def _unline(line: str) -> str:
     return str(json.loads(line)) if line.startswith('"') else line
 
 
+def broken_list(path: Path) -> Path:
+    return _beside(path, ".broken.txt")
+
+
+def write_broken(path: Path, broken: dict[str, str]) -> None:
+    lines = "".join(f"{shown(name)}\t{reason}\n" for name, reason in broken.items())
+    write_atomically(broken_list(path), lines.encode())
+
+
+def read_broken(path: Path) -> dict[str, str]:
+    """Name, as it is shown, and reason of each picture that was left out."""
+    try:
+        lines = broken_list(path).read_text(encoding="utf-8").split("\n")
+    except OSError:
+        return {}
+    return {name: reason for name, _, reason in (line.partition("\t") for line in lines if line)}
+
+
 def write_features(
     path: Path, parts: Callable[[], Iterator[Part]], name: Callable[[int], str], facts: dict[str, Any]
 ) -> None:
@@ -117,7 +136,7 @@ def write_features(
             lines = temporary.with_name(temporary.name + ".paths")
             _write_npy(temporary, lines, parts(), name, rows, dim)
             os.replace(lines, _beside(path, ".paths.txt"))
-            write_atomically(_beside(path, ".json"), (json.dumps(facts, indent=2) + "\n").encode())
+            write_atomically(_beside(path, ".npy.json"), (json.dumps(facts, indent=2) + "\n").encode())
         os.replace(temporary, path)  # last: without it the rest is made again
     finally:
         for litter in path.parent.glob(f".{path.name}.{os.getpid()}.tmp*"):
@@ -236,7 +255,7 @@ def read_facts(path: Path) -> dict[str, Any]:
         if path.suffix == ".parquet":
             text = (_pyarrow().parquet.read_schema(path).metadata or {}).get(b"ressl", b"{}")
         else:
-            text = _beside(path, ".json").read_bytes()
+            text = _beside(path, ".npy.json").read_bytes()
         facts = json.loads(text)
     except (OSError, ValueError):
         return {}

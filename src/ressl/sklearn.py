@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -108,8 +107,7 @@ class ReSSLEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """N x D features, a row per picture; of a folder in the order of the sorted paths."""
         check_is_fitted(self)
         images: Images = X if _is_place(X) else _pictures(X)
-        model = copy.deepcopy(self.model_)  # it may go to a GPU; the fitted one stays, so that it can be pickled
-        found = embed((model, self.transform_), images, device=self.device, batch_size=self.batch_size)
+        found = embed((self.model_, self.transform_), images, device=self.device, batch_size=self.batch_size)
         if found.broken:
             name, reason = next(iter(found.broken.items()))
             raise ResslError(

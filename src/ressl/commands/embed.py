@@ -47,7 +47,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             display=display,
         )
     if not options.quiet:
-        rows, dim = found.features.shape
-        print(f"{rows:,} pictures as {dim} numbers each in {shown(options.out)} ({found.seconds:.1f} s after start-up)")
+        what = f"{len(found.paths):,} pictures as {found.dim} numbers each"
+        print(f"{what} in {shown(options.out)} ({found.seconds:.1f} s after start-up)")
         print(f"next: ressl search {shown(options.out)} PICTURE --model {shown(options.model)}")
     return 0
