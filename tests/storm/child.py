@@ -53,9 +53,6 @@ class Drawing(ReSSL):
             hook.remove()
 
 
-METHODS["drawing"] = Drawing
-
-
 def speck(name: str, stem: str, width: int, bn_groups: int) -> nn.Module:
     """A backbone of one layer, so that a whole run takes a quarter of a second."""
     found = nn.Sequential(nn.Conv2d(3, width, 3, 2, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(2))
@@ -64,14 +61,18 @@ def speck(name: str, stem: str, width: int, bn_groups: int) -> nn.Module:
     return group_batch_norm(found, bn_groups)
 
 
-runs.build_backbone = speck  # type: ignore[assignment]
+def tiny_world(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    """The tiny network and the drawing method take the place of ours; ``put`` is setattr or monkeypatch's."""
+    put(runs, "build_backbone", speck)
+    METHODS["drawing"] = Drawing
+
 
 _TINY: dict[str, Any] = {
     **{"backbone": "resnet10", "stem": "medium", "width": 6, "image_size": 16, "batch_size": 16, "bn_groups": 2},
     **{"hidden_dim": 16, "output_dim": 8, "queue_size": 32, "epochs": 6, "warmup_epochs": 1.0, "knn_every": 2},
     **{"knn_k": 5, "data": "array", "lr": 0.3},
 }
-RECIPE = plain(get_recipe("demo").replace(method="drawing", **_TINY))
+RECIPE = plain(get_recipe("demo").replace(**_TINY)) | {"method": "drawing"}
 STEPS = 24
 EVERY = 3  # steps between two checkpoints
 
@@ -132,6 +133,7 @@ def _run(log: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         os.dup2(handle, standard)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    tiny_world()
     if MUTANT:
         switch_off(MUTANT, setattr)
     sys.exit(function(*args))
