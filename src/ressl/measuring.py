@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -240,8 +241,11 @@ def label_of(kind: str, place: str | None) -> str:
 
 def place_of(kind: str, place: str | None) -> str:
     """A digest of where data lies: tells two places apart and names neither."""
-    where = "" if place is None else str(Path(place).resolve())
-    return hashlib.sha256(f"{kind}\0{where}".encode()).hexdigest()[:12]
+    try:
+        where = b"" if place is None else os.fsencode(Path(place).resolve())
+    except ValueError:  # a null byte, which no path has
+        raise ResslError(f"{place!r} cannot be a path") from None
+    return hashlib.sha256(kind.encode() + b"\0" + where).hexdigest()[:12]
 
 
 class Protocol(NamedTuple):

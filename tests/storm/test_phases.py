@@ -116,7 +116,7 @@ def test_sigterm_in_every_phase_loses_at_most_one_step(
 
 
 def evaluate(out: str) -> int:
-    Both(At("ressl.evaluating", "linear_evaluation"))()
+    Both(At("ressl.measuring", "linear_evaluation"))()
     return cli.main(["evaluate", out, "--protocol", "knn", "linear", "--device", "cpu"])
 
 
@@ -125,7 +125,7 @@ def test_sigterm_in_an_evaluation_leaves_whole_files(tmp_path: Path, ground: Pat
     assert spawn.train(out, ground).join().code == 0
     child = spawn(tmp_path / "log", evaluate, str(out)).join()
     assert child.code == 143, child.output
-    assert [p.name for p in (out / "evaluation").iterdir()] == ["knn.json"]
+    assert [p.name for p in (out / "evaluation").iterdir() if p.is_file()] == ["knn.json"]
     assert Run.open(out).read_evaluation("knn") is not None
 
 
@@ -173,7 +173,8 @@ def test_a_slurm_job_is_requeued_and_ends_like_the_undisturbed_one(
     (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
     (tools / "scontrol").chmod(0o755 | stat.S_IXUSR)
     slow = (
-        "import child, sys, time; child.tiny_world(); from ressl.engine.step import TrainStep; plain = TrainStep.advance; "
+        "import child, sys, time; child.tiny_world(); from ressl.engine.step import TrainStep; "
+        "plain = TrainStep.advance; "
         "TrainStep.advance = lambda s, b=None: (plain(s, b), time.sleep(0.05))[0]; sys.exit(child.cli.main())"
     )
     (tools / "ressl").write_text(f"#!/bin/sh\nexec {sys.executable} -c '{slow}' \"$@\"\n")
