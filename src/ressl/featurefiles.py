@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ressl.data.base import Paths
 from ressl.data.decode import shown
-from ressl.engine.checkpoint import Checkpoint, DamagedCheckpoint, load, save, write_atomically
+from ressl.engine.checkpoint import Checkpoint, DamagedCheckpoint, load_tensors, save, write_atomically
 from ressl.errors import ResslError
 
 ENDINGS = (".npy", ".parquet")
@@ -70,7 +70,7 @@ class Parts:
         if not self._path(number).is_file():
             return None
         with contextlib.suppress(DamagedCheckpoint):
-            found = load(self._path(number))
+            found = load_tensors(self._path(number))
             if found.facts.get("job") == self.job and found.facts["step"] == number:
                 return Part(found.tensors["ids"], found.tensors["features"], found.facts["broken"])
         return None

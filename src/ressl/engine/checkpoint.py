@@ -123,7 +123,15 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read and verify; raises :class:`DamagedCheckpoint` with the reason."""
+    """A training checkpoint, verified; raises :class:`DamagedCheckpoint` with the reason."""
+    found = load_tensors(path)
+    if type(found.facts.get("step")) is not int or found.facts["step"] < 0:
+        raise DamagedCheckpoint(f"the checkpoint {path} does not say of which step it is")
+    return found
+
+
+def load_tensors(path: Path) -> Checkpoint:
+    """Any tensors and facts that :func:`save` wrote, verified: a checkpoint, or features that were kept."""
     data, end = _read(Path(path))
     metadata = _header(data[8:end], path).get("__metadata__")
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
@@ -140,8 +148,8 @@ def load(path: Path) -> Checkpoint:
         tensors, facts = safetensors.torch.load(data), json.loads(metadata["facts"])
     except Exception as error:
         raise DamagedCheckpoint(f"the checkpoint {path} cannot be read: {_first(error)}") from error
-    if not isinstance(facts, dict) or type(facts.get("step")) is not int or facts["step"] < 0:
-        raise DamagedCheckpoint(f"the checkpoint {path} does not say of which step it is")
+    if not isinstance(facts, dict):
+        raise DamagedCheckpoint(f"the checkpoint {path} has no facts")
     return Checkpoint(tensors, facts)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ressl.engine.checkpoint import Checkpoint, load, save
+from ressl.engine.checkpoint import Checkpoint, load_tensors, save
 from ressl.errors import ResslError
 
 LIMIT = 4 << 30  # bytes of features that are worth a file
@@ -56,7 +56,7 @@ class FeatureCache:
         path = self.folder / f"{self.backbone[:16]}-{name}.safetensors"
         if not again and path.is_file():
             with contextlib.suppress(ResslError, OSError):  # damaged: made again below
-                found = load(path)
+                found = load_tensors(path)
                 if found.facts == facts:
                     return found.tensors
         made = make()
