@@ -6,7 +6,9 @@ import time
 import pytest
 import torch
 
+from ressl.bench import cost as costs
 from ressl.bench import suite
+from ressl.bench.loader import loader_speed
 from ressl.bench.steps import pictures, pil_loader, step_speed
 from ressl.bench.timing import seconds_per_call
 from ressl.errors import ResslError
@@ -63,3 +65,36 @@ def test_pictures_are_smooth_and_repeatable():
 def test_an_unknown_part_offers_the_nearest():
     with pytest.raises(ResslError, match="did you mean 'engines'"):
         suite.bench(parts=("engine",), device=CPU, workers=0)
+
+
+def test_the_loader_is_measured_with_and_without_a_step():
+    rows = loader_speed(tiny(), CPU, 0, 0.05)
+    assert [row["loader"].split(":")[0].split(",")[0] for row in rows] == [
+        *("whole files decoded", "loader", "step fed by the loader", "step on resident pictures")
+    ]
+    assert all(row["images_per_second"] > 0 for row in rows)
+    assert rows[-1]["share_of_step"] == 1.0
+
+
+def test_the_cost_table_measures_every_method_there_is(monkeypatch):
+    monkeypatch.setattr(costs, "METHODS", {"ressl": None})
+    left_out = []
+    found = costs.cost(CPU, 0.02, say=left_out.append)
+    assert [row["name"] for row in found["rows"]] == ["ReSSL", "ReSSL (4 crops)", "ReSSL (5 crops)"]
+    assert sum("left out" in text for text in left_out) == 3
+    for row in found["rows"]:
+        assert row["hours_per_epoch"] == pytest.approx(1281167 / row["images_per_second"] / 3600)
+    speeds = [row["images_per_second"] for row in found["rows"]]
+    assert speeds[0] > speeds[1] > speeds[2]  # more crops, more work
+    assert len(get_recipe("imagenet-r50-4crops").views) == 5
+
+
+def test_cost_ratios_are_times_ours_and_the_papers():
+    paper = {"MoCo v2": 2.25, "ReSSL": 2.33, "SimCLR": 3.55, "ReSSL (4 crops)": 3.62}
+    rows = [{"name": n, "hours_per_epoch": 2 * h, "paper": {"hours_per_epoch": h}} for n, h in paper.items()]
+    rows[1]["hours_per_epoch"] = 4.5
+    assert costs.ratios(rows) == [
+        {"ratio": "ReSSL / MoCo v2", "ours": 1.0, "paper": 1.036},
+        {"ratio": "ReSSL (4 crops) / SimCLR", "ours": 1.02, "paper": 1.02},
+    ]
+    assert costs.ratios(rows[1:]) == costs.ratios(rows)[1:]

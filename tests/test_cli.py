@@ -123,7 +123,7 @@ def test_folders_without_pictures_are_said(ressl: Run_, tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("hello")
     wrong(ressl("pretrain", "--data", "empty", "--device", "cpu"), r"there are no pictures in empty")
     wrong(ressl("pretrain", "--data", "texts", "--device", "cpu"), r"there are no pictures in texts; expected .*\.png")
-    wrong(ressl("pretrain", "--data", "file.txt", "--device", "cpu"), r"file\.txt is a file")
+    wrong(ressl("pretrain", "--data", "file.txt", "--device", "cpu"), r"file\.txt names no picture")
 
 
 def test_a_folder_of_broken_pictures_is_said(ressl: Run_, make_folder: Callable[..., Path]) -> None:

@@ -26,7 +26,7 @@ ALLOWED = {
     "evaluation": {"data", "nn", "losses", "engine"},
     "recipes": {"data", "nn", "methods", "evaluation"},
     "report": set(),
-    "bench": {"data", "engine", "recipes", "runs", "training", "environment"},
+    "bench": {"data", "engine", "recipes", "methods", "runs", "training", "environment"},
     "commands": {
         *("console", "data", "demo", "engine", "evaluation", "evaluating", "pretraining", "training", "recipes"),
         *("methods", "runs", "report", "reproduce", "bench"),

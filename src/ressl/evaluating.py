@@ -82,7 +82,7 @@ def _labelled(source: Source, recipe: Recipe, limit: int | None) -> tuple[Tensor
         some = ArraySource(source.name, images, labels, source.classes)
     else:
         assert isinstance(source, FileSource)  # chosen before they are read: of a million files a few are wanted
-        some = FileSource(source.name, [source.paths[int(i)] for i in keep], source.labels[keep], source.classes)
+        some = source.take(keep)
     size = round(recipe.image_size * 256 / 224)  # a little more than the input, so that crops have room
     try:
         images, found, _ = read_all(some, None if as_they_are else size)

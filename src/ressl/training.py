@@ -101,6 +101,9 @@ def train(
     start, earlier = time.monotonic(), run.facts.get("seconds", 0.0)
     try:
         loop.run()
+        if isinstance(loader, StreamingLoader):
+            for broken in team.gather(loader.broken):
+                loader.broken |= broken
     except Interrupted:
         display.message(f"saved after step {step.done}; continue with: ressl pretrain --resume --out {run.path}")
         raise
@@ -122,12 +125,7 @@ def train(
             if loop.checkpoint_count:
                 share = 100 * loop.checkpoint_seconds / max(seconds, 1e-9)
                 display.message(f"checkpoints: {loop.checkpoint_count}, {share:.2f} % of the time")
-    if isinstance(loader, StreamingLoader) and team.world > 1:
-        for broken in team.gather(loader.broken):
-            loader.broken |= broken
-        if team.leads:
-            _list_broken(run, loader, display)
-    # If nothing was trained, when and with what stays as it was.
+    # If nothing was trained, when and with what it was stays as it is.
     trained = checkpoint is None or checkpoint.facts["step"] < step.done
     if team.leads and (trained or "finished" not in run.facts):
         run.note(_ending(loop, place, engine) | ({"processes": team.world} if team.world > 1 else {}))

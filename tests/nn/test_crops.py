@@ -12,7 +12,7 @@ from ressl.methods import ReSSL
 from ressl.nn import build_backbone, forward_crops
 from ressl.nn.batchnorm import GroupedBatchNorm2d
 
-SIZES = ([16], [16, 12], [12, 16, 12, 8, 12], [8, 8])
+SIZES = ([16], [16, 12], [16, 12, 12, 8], [12, 16, 12, 8, 12], [8, 8])
 
 
 def crops(sizes: list[int]) -> list[Tensor]:

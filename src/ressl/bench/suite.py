@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ressl.bench.loader import loader_speed
 from ressl.bench.steps import reference_speed, step_speed
 from ressl.bench.timing import ceilings
 from ressl.bench.views import views_speed
@@ -21,7 +22,7 @@ from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import plain
 
-PARTS = ("ceilings", "engines", "views", "sweeps")
+PARTS = ("ceilings", "engines", "views", "loader", "sweeps")
 
 
 def bench(
@@ -49,6 +50,10 @@ def bench(
         found["engines"] = list(_engines(chosen, device, workers, spend, say))
     if "views" in parts:
         found["views"] = views_speed(chosen, device, workers, spend)
+    if "loader" in parts:
+        found["loader"] = loader_speed(chosen, device, workers, spend)
+        for row in found["loader"]:
+            say(f"{row['loader']}: {row['images_per_second']:,.0f} images/s")
     if "sweeps" in parts:
         found["sweeps"] = {name: list(rows) for name, rows in _sweeps(chosen, device, spend, say)}
     return found
@@ -109,6 +114,9 @@ def tables(found: dict[str, Any]) -> list[tuple[str, str, Rows]]:
     if "views" in found:
         rows = found["views"]
         made.append(("both views alone", "views", _rows(rows, itemgetter("views"), rows[-1])))
+    if "loader" in found:
+        rows = found["loader"]
+        made.append(("from JPEG files", "loader", _rows(rows, itemgetter("loader"), rows[-1])))
     for field, rows in found.get("sweeps", {}).items():
         made.append((f"sweep over {field}", field, _rows(rows, itemgetter(field), rows[0])))
     return made
@@ -125,6 +133,6 @@ def write(found: dict[str, Any], folder: str | Path) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     when = found["started"].replace(":", "").replace("-", "")
-    path = folder / f"bench-{found['name']}-{found['environment']['device']}-{when}.json"
+    path = folder / f"{found.get('kind', 'bench')}-{found['name']}-{found['environment']['device']}-{when}.json"
     write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
     return path

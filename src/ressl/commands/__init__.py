@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "launch": "run a command as several processes that share the work",
     "evaluate": "measure a run's frozen backbone",
     "bench": "measure speed and memory",
+    "cost": "the paper's cost table on this machine",
     "recipes": "list the recipes with the paper's numbers",
     "record": "write a finished run into the ledger",
 }

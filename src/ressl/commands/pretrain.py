@@ -36,7 +36,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         help="where the named data set lies (default: $RESSL_DATA/<name> or data/<name>); "
-        "without a recipe: a folder of pictures, or a .npy/.npz file",
+        "without a recipe: a folder of pictures or of tar shards, a list.txt of paths, or a .npy/.npz file",
     )
     parser.add_argument("--out", metavar="RUN", help="run folder (default: runs/<recipe>-<time>)")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out from its last checkpoint")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ressl.data.decode import Bitmap, Picture, decode, header_size
+from ressl.data.decode import Bitmap, BrokenImage, Picture, decode
 
 UNLABELLED = -1  # the label of a sample without one in a set that has labels (STL-10)
 
@@ -78,6 +79,20 @@ class Paths(Sequence[str]):
         self._ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         self._bytes = np.frombuffer(b"".join(encoded), dtype=np.uint8)
 
+    @classmethod
+    def of_arrays(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> Paths:
+        """From what ``arrays`` gave; raises ValueError where the two do not fit."""
+        if len(ends) < 1 or ends[0] != 0 or ends[-1] != len(data) or (np.diff(ends) < 0).any():
+            raise ValueError("the ends do not fit the bytes")
+        made = cls(())
+        made._bytes, made._ends = data, ends
+        return made
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """All names end to end, and where each begins (the last entry: where all end)."""
+        return self._bytes, self._ends
+
     def __len__(self) -> int:
         return len(self._ends) - 1
 
@@ -103,7 +118,7 @@ class FileSource(Source):
     def __init__(
         self, name: str, paths: Iterable[str], labels: Tensor | None = None, classes: Sequence[str] = ()
     ) -> None:
-        self.paths = Paths(paths)
+        self.paths = paths if isinstance(paths, Paths) else Paths(paths)
         if labels is not None and len(labels) != len(self.paths):
             raise ValueError(f"{len(self.paths)} paths but {len(labels)} labels")
         self.name, self.labels, self.classes = name, labels, list(classes)
@@ -121,14 +136,18 @@ class FileSource(Source):
     def identify(self, index: int) -> str:
         return self.paths[index]
 
+    def take(self, index: Tensor) -> FileSource:
+        """Some of the pictures, by their numbers."""
+        labels = None if self.labels is None else self.labels[index]
+        return FileSource(self.name, [self.paths[i] for i in index.tolist()], labels, self.classes)
+
     def sample_sizes(self, at_most: int = 256) -> list[tuple[int, int]]:
         """The distinct sizes among evenly spaced files, in order of appearance; broken files are passed over."""
         if self._sizes is None:
             found: dict[tuple[int, int], None] = {}
             for index in np.linspace(0, len(self) - 1, min(at_most, len(self)), dtype=np.int64):
-                size = header_size(self.paths[int(index)])
-                if size is not None:
-                    found[size] = None
+                with contextlib.suppress(BrokenImage), self.open(int(index)) as picture:
+                    found[picture.height, picture.width] = None
             self._sizes = list(found)
         return self._sizes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import warnings
@@ -70,18 +71,25 @@ def _reason(error: Exception) -> str:
     return shown(f"{type(error).__name__}: {error}")[:200]
 
 
+def _regular(path: str) -> BinaryIO:
+    # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(handle, "rb")
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise BrokenImage(path, "not a regular file")
+    return file
+
+
 class Picture:
     """An opened file: its size is known before its pixels are decoded. Use it in a ``with``."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, data: bytes | None = None) -> None:
+        """The file at ``path``, or ``data`` that is called so."""
         self.path = path
         self._file: BinaryIO | None = None
         try:
-            # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
-            handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-            self._file = os.fdopen(handle, "rb")
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise BrokenImage(path, "not a regular file")
+            self._file = _regular(path) if data is None else io.BytesIO(data)
             self._image = Image.open(self._file, formats=FORMATS)
             width, height = self._image.size
             self._refuse_bombs(width, height, os.fstat(handle).st_size)

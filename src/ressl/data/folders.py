@@ -16,10 +16,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ressl.data.base import FileSource
 from ressl.data.decode import EXTENSIONS, shown
+from ressl.data.index import listing
 from ressl.errors import ResslError
 
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -27,8 +29,10 @@ UNLABELLED_NAMES = ("unlabelled", "unlabeled")
 _JUNK = {"__MACOSX", "lost+found"}
 
 
-def pictures(folder: str) -> Iterator[str]:
+def pictures(folder: str, visited: list[str] | None = None) -> Iterator[str]:
     """Every picture file below ``folder``, in no particular order; hidden names and special files are left out.
+
+    The folders it looked into are added to ``visited``.
 
     Real folders are walked first and links to folders after, each only if it leads somewhere new: a loop ends, and a
     link to a sibling does not take the sibling's pictures away.
@@ -46,6 +50,8 @@ def pictures(folder: str) -> Iterator[str]:
             if (found.st_dev, found.st_ino) in seen:
                 continue
             seen.add((found.st_dev, found.st_ino))
+            if visited is not None:
+                visited.append(os.path.abspath(here))
             entries = os.scandir(here)
         except OSError as error:
             unreadable.append(f"{shown(here)} ({error.strerror})")
@@ -136,22 +142,23 @@ def class_names(folder: Path) -> list[str]:
 def open_split(name: str, folder: Path, classes: list[str]) -> FileSource:
     """The pictures of one split, labelled by their first folder when there are ``classes``."""
     require_folder(folder)
-    paths = sorted(pictures(str(folder)))
-    if not paths:
+    found = listing(str(folder), lambda root, visited: sorted(pictures(root, visited)))
+    if not len(found.paths):
         expected = ", ".join(EXTENSIONS)
         raise ResslError(f"there are no pictures in {shown(folder)}; expected files ending in {expected}.")
     if not classes:
-        return FileSource(name, paths)
+        return FileSource(name, found.paths)
     known = {label: place for place, label in enumerate(classes)}
-    start = len(os.path.join(folder, ""))
-    labels = torch.empty(len(paths), dtype=torch.int64)
-    for i, path in enumerate(paths):
-        label, separator, _ = path[start:].partition(os.sep)
-        if label not in known or not separator:
-            what = f"the class '{shown(label)}'" if separator else f"the picture {shown(label)} outside any class"
+    for label in found.folders:
+        if label not in known:
+            what = f"the class '{shown(label)}'"
             raise ResslError(f"{shown(folder)} has {what}, which the training pictures do not have; move it away.")
-        labels[i] = known[label]
-    return FileSource(name, paths, labels, classes)
+    if (found.first < 0).any():
+        label = os.path.basename(found.paths[int(np.argmax(found.first < 0))])
+        what = f"the picture {shown(label)} outside any class"
+        raise ResslError(f"{shown(folder)} has {what}, which the training pictures do not have; move it away.")
+    places = np.array([known[label] for label in found.folders], dtype=np.int64)
+    return FileSource(name, found.paths, torch.from_numpy(places[found.first]), classes)
 
 
 def open_folder(root: Path, split: str, name: str = "folder", test_names: Sequence[str] = TEST_NAMES) -> FileSource:

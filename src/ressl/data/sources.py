@@ -10,7 +10,8 @@ from typing import NamedTuple
 from ressl.data.arrays import array_splits, open_array
 from ressl.data.base import UNLABELLED, ArraySource, FileSource, Source
 from ressl.data.decode import BrokenImage, shown
-from ressl.data.folders import open_folder, require_folder, split_folders
+from ressl.data.folders import open_folder, pictures, require_folder, split_folders
+from ressl.data.lists import SUFFIXES, list_splits, open_list
 from ressl.data.named import (
     Opener,
     file_splits,
@@ -24,6 +25,7 @@ from ressl.data.named import (
     tiny_splits,
 )
 from ressl.data.shapes import open_shapes
+from ressl.data.shards import is_shards, open_shards, shard_splits
 from ressl.errors import ResslError, unknown
 
 __all__ = [
@@ -59,7 +61,9 @@ DATA_SETS: dict[str, DataSet] = {
         lambda root, split, download: open_folder(root, split), lambda root: set(split_folders(root)), needs_root=True
     ),
     "imagenet": DataSet(open_imagenet, imagenet_splits),
+    "list": DataSet(lambda root, split, download: open_list(root, split), list_splits, needs_root=True),
     "shapes": DataSet(lambda root, split, download: open_shapes(split), lambda root: set(_BOTH)),
+    "shards": DataSet(lambda root, split, download: open_shards(root, split), shard_splits, needs_root=True),
     "stl10": DataSet(open_stl10, stl10_splits, pretrain="train+unlabelled"),
     "tiny-imagenet": DataSet(open_tiny, tiny_splits),
 }
@@ -80,13 +84,19 @@ def _root(data: str, root: str | Path | None) -> Path:
     if root is not None:
         return Path(root)
     if _data_set(data).needs_root:
-        raise ResslError(f"data '{data}' needs a place: say which {'file' if data == 'array' else 'folder'} to read.")
+        raise ResslError(
+            f"data '{data}' needs a place: say which {'file' if data in ('array', 'list') else 'folder'} to read."
+        )
     return default_root(data)
 
 
 def guess_data(path: str | Path) -> str:
-    """'folder' or 'array', from what is there."""
+    """'folder', 'shards', 'list' or 'array', from what is there."""
     path = Path(path)
+    if path.suffix.lower() in SUFFIXES and path.is_file():
+        return "list"
+    if is_shards(path) and not _pictures_in(path):
+        return "shards"
     if path.suffix.lower() in (".npy", ".npz") and not path.is_dir():
         if not path.is_file():
             raise ResslError(f"there is no file {shown(path)}; give an array as .npy or .npz, or a folder of pictures.")
@@ -95,9 +105,24 @@ def guess_data(path: str | Path) -> str:
     return "folder"
 
 
+def _held_as(data: str, where: Path) -> DataSet:
+    """The set's own reader; or another's, where it lies as a list of files or as tar shards."""
+    if data in ("imagenet", "tiny-imagenet") and (where.is_file() or where.is_dir()):
+        if where.suffix.lower() in SUFFIXES and where.is_file():
+            return DATA_SETS["list"]
+        if is_shards(where) and not _pictures_in(where):
+            return DATA_SETS["shards"]
+    return _data_set(data)
+
+
+def _pictures_in(path: Path) -> bool:
+    return path.is_dir() and next(pictures(str(path)), None) is not None
+
+
 def splits(data: str, root: str | Path | None = None) -> set[str]:
     """Which splits ``open_source`` would give. For a set that is not there yet: those it has officially."""
-    return _data_set(data).splits(_root(data, root))
+    where = _root(data, root)
+    return _held_as(data, where).splits(where)
 
 
 def pretrain_split(data: str) -> str:
@@ -106,7 +131,8 @@ def pretrain_split(data: str) -> str:
 
 def open_source(data: str, split: str = "train", root: str | Path | None = None, download: bool = True) -> Source:
     """A data set by name ('cifar10', ...) with its files in ``root``, or 'folder' or 'array' with ``root`` the path."""
-    data_set, where = _data_set(data), _root(data, root)
+    where = _root(data, root)
+    data_set = _held_as(data, where)
     known = _BOTH | {data_set.pretrain} | ({"unlabelled"} if data == "stl10" else set())
     if split not in known:
         raise unknown(f"split of {data}", split, known)

@@ -146,6 +146,24 @@ def lost_worker(error: BaseException) -> ResslError | None:
     )
 
 
+def _ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches, each on its way to the device while the step before it runs."""
+    side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    waiting: Batch | None = None
+    while True:
+        with torch.cuda.stream(side):  # only the copy is asked for here: nothing of ours runs between two yields
+            coming = next(batches, None)
+        if waiting is not None:
+            for tensor in (waiting.index, *(waiting.crops or ()), waiting.labels):
+                if tensor is not None:
+                    tensor.record_stream(main)
+            yield waiting
+        if coming is None:
+            return
+        main.wait_stream(side)
+        waiting = coming
+
+
 class StreamingLoader(Loader):
     """Batches of crops from worker processes; the result does not depend on how many there are."""
 
@@ -180,8 +198,8 @@ class StreamingLoader(Loader):
     def iterate(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         self._jobs.epoch, self._jobs.start = epoch, start_step
         try:
-            for made in self._loader:
-                yield self._batch(made)
+            batches = (self._batch(made) for made in self._loader)
+            yield from _ahead(batches, self.device) if self.device.type == "cuda" else batches
         except RuntimeError as error:
             if (sentence := lost_worker(error)) is None:
                 raise

@@ -20,7 +20,8 @@ def forward_crops(backbone: nn.Module, crops: Sequence[Tensor]) -> list[Tensor]:
     """
     sizes = [crop.shape[-1] for crop in crops]
     features: dict[int, Tensor] = {}
-    for size in dict.fromkeys(sizes):
+    # Shared ones first: they write running statistics in a way that autograd would take amiss after an ordinary call.
+    for size in sorted(dict.fromkeys(sizes), key=lambda size: -sizes.count(size)):
         same = [i for i, s in enumerate(sizes) if s == size]
         if len(same) == 1:
             features[same[0]] = backbone(crops[same[0]])

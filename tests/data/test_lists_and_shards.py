@@ -1,0 +1,185 @@
+"""Lists of files and tar shards hold the same pictures as the folder they were made from."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ressl.data.loaders import StreamingLoader, choose_residency
+from ressl.data.shards import ShardSource
+from ressl.data.sources import Source, guess_data, open_source, splits
+from ressl.data.views import View
+from ressl.errors import ResslError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RESSL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def folder(make_folder: Callable[..., Path], n: int = 12) -> tuple[Path, Source]:
+    root = make_folder(n, mixed=True)
+    return root, open_source("folder", "train", root)
+
+
+def assert_same(one: Source, two: Source) -> None:
+    assert len(one) == len(two)
+    assert one.classes == two.classes
+    assert one.labels is not None
+    assert two.labels is not None
+    assert one.labels.tolist() == two.labels.tolist()
+    for i in range(len(one)):
+        assert np.array_equal(one.read(i), two.read(i))
+
+
+# --- lists ---
+
+
+def write_list(root: Path, source: Source, name: str = "list.txt", separator: str = " ") -> Path:
+    path = root.parent / name
+    assert source.labels is not None
+    lines = [
+        f"{Path(source.identify(i)).relative_to(root.parent)}{separator}{source.classes[int(source.labels[i])]}"
+        for i in range(len(source))
+    ]
+    path.write_text("# a comment\n\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", "   "])
+def test_a_list_is_its_files(make_folder: Callable[..., Path], separator: str) -> None:
+    root, source = folder(make_folder)
+    path = write_list(root, source, separator=separator)
+    assert guess_data(path) == "list"
+    assert splits("list", path) == {"train"}
+    assert_same(source, open_source("list", "train", path))
+    assert_same(source, open_source("imagenet", "train", path))  # a named set may lie as a list
+
+
+def test_names_with_spaces_labels_of_numbers_and_none(tmp_path: Path) -> None:
+    path = tmp_path / "l.txt"
+    path.write_text("my cat.jpg\na b.png 10\nc.png 9\n/x/y.webp\t2\n")
+    found = open_source("list", "train", path)
+    assert [found.identify(i) for i in range(4)] == [
+        *(str(tmp_path / name) for name in ("my cat.jpg", "a b.png", "c.png")),
+        "/x/y.webp",
+    ]
+    assert found.classes == ["2", "9", "10"]
+    assert found.labels is not None
+    assert found.labels.tolist() == [-1, 2, 1, 0]
+
+
+def test_train_and_val_lists_are_two_splits(make_folder: Callable[..., Path]) -> None:
+    root, source = folder(make_folder)
+    train = write_list(root, source, "train.txt")
+    val = write_list(root, source, "val.txt")
+    assert splits("list", train) == {"train", "test"}
+    assert_same(source, open_source("list", "test", train))
+    val.write_text(val.read_text() + "x.png zebra\n")
+    with pytest.raises(ResslError, match="zebra"):
+        open_source("list", "test", train)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [(b"", "lists no pictures"), (b"a.jpg\nnotes\n", "line 2"), (b"\0\1\2", "no list"), (b"a.exe 3\n", "line 1")],
+)
+def test_what_is_no_list_gets_a_sentence(tmp_path: Path, text: bytes, what: str) -> None:
+    path = tmp_path / "l.txt"
+    path.write_bytes(text)
+    with pytest.raises(ResslError, match=what):
+        open_source("list", "train", path)
+
+
+# --- shards ---
+
+
+def write_shards(root: Path, source: Source, into: Path, count: int = 3, cls: bool = True) -> Path:
+    """In order, so that labels and pictures can be compared by number."""
+    into.mkdir(parents=True)
+    assert source.labels is not None
+    each = -(-len(source) // count)
+    for shard in range(count):
+        with tarfile.open(into / f"{shard:04d}.tar", "w") as tar:
+            for i in range(shard * each, min((shard + 1) * each, len(source))):
+                label = source.classes[int(source.labels[i])]
+                data = Path(source.identify(i)).read_bytes()
+                name = f"{i:06d}.png" if cls else f"{label}/{i:06d}.png"
+                for member, content in ((name, data), (name[:-4] + ".cls", label.encode()) if cls else ("notes", b"x")):
+                    info = tarfile.TarInfo(member)
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+    return into
+
+
+@pytest.mark.parametrize("cls", [True, False])
+def test_shards_are_their_files(make_folder: Callable[..., Path], tmp_path: Path, cls: bool) -> None:
+    root, source = folder(make_folder)
+    shards = write_shards(root, source, tmp_path / "shards", cls=cls)
+    assert guess_data(shards) == "shards"
+    for _ in range(2):  # read, then from the cache
+        found = open_source("shards", "train", shards)
+        assert_same(source, found)
+        assert found.identify(0) == ("0000.tar/000000.png" if cls else "0000.tar/a/000000.png")
+    assert_same(source, open_source("imagenet", "train", shards))
+
+
+def test_shards_stream_and_resume_as_their_files_do(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root, source = folder(make_folder)
+    found = open_source("shards", "train", write_shards(root, source, tmp_path / "shards"))
+    views = [View(size=8), View(size=6)]
+    one, two = (StreamingLoader(s, views, 4, "cpu", seed=1) for s in (source, found))
+    for a, b in zip(list(one.iterate(0))[1:], two.iterate(0, 1), strict=True):
+        assert torch.equal(a.index, b.index)
+        assert a.crops is not None
+        assert b.crops is not None
+        assert all(torch.equal(x, y) for x, y in zip(a.crops, b.crops, strict=True))
+    assert choose_residency(found, "cpu", 8)[0] is False
+    assert isinstance(found, ShardSource)
+    some = found.take(torch.tensor([5, 2]))
+    assert np.array_equal(some.read(1), source.read(2))
+
+
+def test_a_changed_shard_is_read_anew(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root, source = folder(make_folder)
+    shards = write_shards(root, source, tmp_path / "shards", count=1)
+    assert len(open_source("shards", "train", shards)) == 12
+    (shards / "0000.tar").unlink()
+    few = open_source("folder", "train", root).take(torch.arange(5))  # type: ignore[attr-defined]
+    write_shards(root, few, tmp_path / "again", count=1)
+    (tmp_path / "again" / "0000.tar").rename(shards / "0000.tar")
+    assert len(open_source("shards", "train", shards)) == 5
+
+
+def test_two_splits_of_shards(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root, source = folder(make_folder)
+    write_shards(root, source, tmp_path / "s" / "train")
+    write_shards(root, source, tmp_path / "s" / "val", count=1)
+    assert splits("shards", tmp_path / "s") == {"train", "test"}
+    assert_same(source, open_source("shards", "test", tmp_path / "s"))
+
+
+def test_hostile_members_are_left_out_and_cut_shards_named(tmp_path: Path, make_folder: Callable[..., Path]) -> None:
+    root, source = folder(make_folder)
+    shards = write_shards(root, source, tmp_path / "shards", count=1)
+    with tarfile.open(shards / "0000.tar", "a") as tar:
+        for kind, name in ((tarfile.SYMTYPE, "link.png"), (tarfile.FIFOTYPE, "pipe.png"), (tarfile.CHRTYPE, "dev.png")):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+    found = open_source("shards", "train", shards)
+    assert_same(source, found)
+    data = (shards / "0000.tar").read_bytes()
+    (shards / "0000.tar").write_bytes(data[:2000])  # cut after it was indexed
+    with pytest.raises(ResslError, match="cut short"):
+        found.read(11)
+    (shards / "0000.tar").write_bytes(b"no tar at all" * 100)
+    with pytest.raises(ResslError, match="cannot be read as an uncompressed tar"):
+        open_source("shards", "train", shards)
