@@ -249,8 +249,11 @@ def test_broken_files(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_just_below_the_bomb_limit_is_judged_by_its_pixels(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(_png_header(10_000, 10_000))  # above Pillow's warning, below our limit
-    assert header_size(str(tmp_path / "a.png")) == (10_000, 10_000)
+    path = tmp_path / "a.png"
+    path.write_bytes(_png_header(10_000, 10_000) + bytes(2_000_000))  # above Pillow's warning, below our limit
+    assert header_size(str(path)) == (10_000, 10_000)
+    path.write_bytes(_png_header(10_000, 10_000))  # the same picture from a thousandth of the bytes
+    assert header_size(str(path)) is None
 
 
 @pytest.mark.filterwarnings("ignore")
