@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test learn storm docs lint types format clean
+.PHONY: demo test learn storm mutants docs lint types format clean
 
 demo: $(READY)  ## train and evaluate on generated pictures: no data, no GPU, about two minutes
 	$(BIN)/ressl demo
@@ -17,8 +17,10 @@ test: $(READY) lint types  ## lint, types, and all tests that this machine can r
 learn: $(READY)  ## every method against its own untrained backbone, on generated pictures
 	$(BIN)/pytest -n auto -m slow tests/methods
 
-storm: $(READY)  ## the full storm: kills, full disks, damaged and hostile files, in about 5 minutes on two cores
+storm: $(READY)  ## the full storm: kills, full disks, damaged and hostile files; under 10 minutes on two cores
 	STORM=full $(BIN)/pytest -n auto --dist worksteal tests/storm
+
+mutants: $(READY)  ## the storm, tested: every safety switched off in turn must turn a test red
 	$(BIN)/python tests/storm/mutants.py
 
 docs: $(READY)  ## the documentation as a site in site/; a warning is an error
