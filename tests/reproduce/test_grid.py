@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 TINY = {
     "width": 4, "backbone": "resnet10", "image_size": 16, "batch_size": 32, "bn_groups": 2, "queue_size": 64,
     "hidden_dim": 16, "output_dim": 8, "epochs": 1, "knn_every": 0, "warmup_epochs": 0.1,
-    "linear": {"epochs": 1, "augment": False},
+    "linear": {"epochs": 1, "augment": False}, "data": "array",
 }  # fmt: skip
 SMALL = Table(
     "small", "A small table", (Cell("a", "x", "demo", TINY, 50.0), Cell("b", "x", "demo", {**TINY, "lr": 0.1}))
@@ -134,7 +134,8 @@ class Stopping(running.Quiet):
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_an_interrupted_table_goes_on_and_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+def test_an_interrupted_table_goes_on_and_ends_like_an_undisturbed_one(tmp_path, array_file, monkeypatch) -> None:
+    monkeypatch.setattr(running.Place, "data_of", lambda self, job: str(array_file))
     job = jobs(SMALL)[0]
     place = lambda name: running.Place(runs=str(tmp_path / name), into=str(tmp_path / f"{name}-results"), device="cpu")
     whole = running.make(job, place("whole"), running.Quiet())
@@ -147,8 +148,9 @@ def test_an_interrupted_table_goes_on_and_ends_like_an_undisturbed_one(tmp_path:
     assert Ledger(tmp_path / "cut-results").find(job) is not None
 
 
-def test_the_command_makes_what_is_missing_once(tmp_path, monkeypatch, capsys) -> None:
+def test_the_command_makes_what_is_missing_once(tmp_path, array_file, monkeypatch, capsys) -> None:
     monkeypatch.setitem(TABLES, "small", SMALL)
+    monkeypatch.setattr(running.Place, "data_of", lambda self, job: str(array_file))
     made = []
     make = running.make
     monkeypatch.setattr(running, "make", lambda job, *rest: made.append(job) or make(job, *rest))
