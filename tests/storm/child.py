@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -61,10 +61,17 @@ def speck(name: str, stem: str, width: int, bn_groups: int) -> nn.Module:
     return group_batch_norm(found, bn_groups)
 
 
-def tiny_world(put: Callable[[Any, str, Any], None] = setattr) -> None:
-    """The tiny network and the drawing method take the place of ours; ``put`` is setattr or monkeypatch's."""
-    put(runs, "build_backbone", speck)
-    METHODS["drawing"] = Drawing
+@contextlib.contextmanager
+def tiny_parts() -> Iterator[None]:
+    """The method and the backbone above, known to the program. Other tests run in the same process as the storm's."""
+    backbone, known = runs.build_backbone, dict(METHODS)
+    METHODS["drawing"], runs.build_backbone = Drawing, speck  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        METHODS.clear()
+        METHODS.update(known)
+        runs.build_backbone = backbone
 
 
 _TINY: dict[str, Any] = {
@@ -133,10 +140,16 @@ def _run(log: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         os.dup2(handle, standard)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    tiny_world()
     if MUTANT:
         switch_off(MUTANT, setattr)
-    sys.exit(function(*args))
+    with tiny_parts():
+        sys.exit(function(*args))
+
+
+def main() -> int:
+    """The command line in a process of its own."""
+    with tiny_parts():
+        return cli.main()
 
 
 def train(out: str, ground: str, more: tuple[str, ...], before: Callable[..., Any] | None) -> int:
@@ -158,11 +171,13 @@ def alive(pid: int) -> bool:
 
 def loop_of(folder: Path) -> tuple[Loop, bytes]:
     """A loop of the tiny run in this process, and its own checkpoint after four steps."""
-    recipe = Recipe.from_json(json.dumps(RECIPE))
+    with tiny_parts():
+        recipe = Recipe.from_json(json.dumps(RECIPE))
+        method = runs.build_method(recipe)
     images = torch.randint(0, 256, (72, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     loader = ResidentLoader(ArraySource("a", images), recipe.batch_size, "cpu", 0)
     place = torch.device("cpu")
-    step = build_step(recipe, runs.build_method(recipe), loader, Settings(), place)
+    step = build_step(recipe, method, loader, Settings(), place)
     checkpoints = CheckpointFolder(folder / "own")
     loop = Loop(step, epochs=recipe.epochs, records=Records(folder), checkpoints=checkpoints, facts={"recipe": RECIPE},
                 display=Silent(), collapse=Collapse(None, None, 0))  # fmt: skip

@@ -12,19 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from child import RECIPE, Child, digest, tiny_world
+from child import RECIPE, Child, digest
 from mutants import switch_off
 from scale import FULL, MUTANT, SEED
-
-from ressl.methods import METHODS
-
-
-@pytest.fixture(autouse=True)
-def _world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process, too, may look at a tiny run; other tests in it must not."""
-    tiny_world(monkeypatch.setattr)
-    yield
-    del METHODS["drawing"]
 
 
 @pytest.fixture(autouse=True)

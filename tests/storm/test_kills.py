@@ -47,10 +47,7 @@ def test_so_does_the_command_line_itself(
     tmp_path: Path, ground: Path, spawn: type[Child], undisturbed: tuple[str, float]
 ) -> None:
     """Nothing forked: a process of its own, killed as soon as it has written a checkpoint, three times."""
-    out, command = (
-        tmp_path / "run",
-        [sys.executable, "-c", "import child, sys; child.tiny_world(); sys.exit(child.cli.main())", "pretrain"],
-    )
+    out, command = tmp_path / "run", [sys.executable, "-c", "import child, sys; sys.exit(child.main())", "pretrain"]
     command += ["--out", str(out), "--data", str(ground / "pictures.npz"), "--device", "cpu", "--log-steps", "1"]
     command += ["--checkpoint-steps", "3"]
     place = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}

@@ -173,9 +173,8 @@ def test_a_slurm_job_is_requeued_and_ends_like_the_undisturbed_one(
     (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
     (tools / "scontrol").chmod(0o755 | stat.S_IXUSR)
     slow = (
-        "import child, sys, time; child.tiny_world(); from ressl.engine.step import TrainStep; "
-        "plain = TrainStep.advance; "
-        "TrainStep.advance = lambda s, b=None: (plain(s, b), time.sleep(0.05))[0]; sys.exit(child.cli.main())"
+        "import child, sys, time; from ressl.engine.step import TrainStep; plain = TrainStep.advance; "
+        "TrainStep.advance = lambda s, b=None: (plain(s, b), time.sleep(0.05))[0]; sys.exit(child.main())"
     )
     (tools / "ressl").write_text(f"#!/bin/sh\nexec {sys.executable} -c '{slow}' \"$@\"\n")
     (tools / "ressl").chmod(0o755)

@@ -92,7 +92,8 @@ class Picture:
             self._file = _regular(path) if data is None else io.BytesIO(data)
             self._image = Image.open(self._file, formats=FORMATS)
             width, height = self._image.size
-            self._refuse_bombs(width, height, len(data) if data is not None else os.fstat(self._file.fileno()).st_size)
+            size = os.fstat(self._file.fileno()).st_size if data is None else len(data)
+            self._refuse_bombs(width, height, size)
             self._turn = self._orientation()
         except Exception as error:
             self.close()
