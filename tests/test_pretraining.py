@@ -144,7 +144,11 @@ def test_a_finished_run_resumes_to_itself(tmp_path: Path, tiny: Tiny, array_file
     run = pretrain(tiny(data="array"), data=array_file, out=tmp_path / "a", device="cpu", display=memory())
     before = run.checkpoint(), run.metrics()
     run.note({"finished": "then"})
+    litter = [run.path / ".run.json.99.tmp", run.checkpoints.folder / ".step-00000008.safetensors.99.tmp"]
+    for path in litter:
+        path.write_bytes(b"of a process that was killed")
     again = pretrain(out=tmp_path / "a", resume=True, device="cpu", display=memory())
+    assert not any(path.exists() for path in litter)
     assert again.metrics() == before[1]
     assert again.facts["finished"] == "then"
     assert all(torch.equal(t, before[0].tensors[n]) for n, t in again.checkpoint().tensors.items())

@@ -73,7 +73,8 @@ def train(
         display.message(f"warning: {text}; using the one before")
     facts = checkpoint.facts if checkpoint else {}
     if resume and team.leads:
-        sweep(run.path)
+        for folder in (run.path, run.checkpoints.folder):  # a finished run will not save again, and sweep there
+            sweep(folder)
     records = Records(run.path, facts.get("step", 0), facts.get("rows")) if team.leads else None
     loop = Loop(
         step,
