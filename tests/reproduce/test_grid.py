@@ -16,7 +16,7 @@ from ressl.errors import ResslError
 from ressl.recipes import get_recipe
 from ressl.reproduce import grid, running
 from ressl.reproduce.grid import Job, Ledger, Summary, identity, jobs
-from ressl.reproduce.page import command, page
+from ressl.reproduce.page import changes, command, page
 from ressl.reproduce.tables import TABLES, Cell, Table
 
 ROOT = Path(__file__).parents[2]
@@ -184,6 +184,12 @@ def test_a_cell_on_the_page_has_its_number_and_its_command(tmp_path: Path) -> No
     assert "| 86.17 | 86.00 (n 1, best 86.50) | -0.17 |" in line
     assert "`ressl pretrain cifar10 --views strong strong`" in line
     assert get_recipe("cifar10").replace(views=["strong", "strong"]) == job.recipe.replace(seed=0)
+
+
+def test_other_runs_say_what_they_change() -> None:
+    recipe = get_recipe("cifar10").replace(lr=0.24, epochs=3, head_batch_norm=True)
+    assert changes(json.loads(recipe.to_json())) == "lr 0.24, head_batch_norm True"
+    assert changes(json.loads(get_recipe("cifar10").to_json())) == ""
 
 
 def test_the_commands_on_the_page_name_known_options() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+from ressl.recipes import RECIPES, Recipe
+from ressl.recipes.typed import plain
 from ressl.reproduce.grid import Job, Ledger, Summary, jobs
 from ressl.reproduce.tables import TABLES, Cell, Table
 
@@ -79,7 +82,7 @@ def _others(records: list[dict[str, Any]]) -> Iterator[str]:
     if not records:
         return
     yield "\n## Other runs in the ledger\n"
-    yield "| run | method | epochs | seed | linear (last) | kNN | images/s | seconds | hardware | commit |"
+    yield "| run | changes | epochs | seed | linear (last) | kNN | images/s | seconds | hardware | commit |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|---|---|"
     for r in sorted(records, key=lambda r: (r["name"], r["recipe"]["method"], r["recipe"]["epochs"], r["seed"])):
         linear = r["evaluations"].get("linear", {}).get("last")
@@ -88,6 +91,18 @@ def _others(records: list[dict[str, Any]]) -> Iterator[str]:
         hardware = r["environment"].get("gpu") or f"{r['environment'].get('cores')} CPU cores"
         speed = f"{r['images_per_second']:,.0f}" if r["images_per_second"] else ""
         yield (
-            f"| {r['name']} | {r['recipe']['method']} | {r['recipe']['epochs']} | {r['seed']} | {number(linear)} | "
+            f"| {r['name']} | {changes(r['recipe'])} | {r['recipe']['epochs']} | {r['seed']} | {number(linear)} | "
             f"{number(knn)} | {speed} | {r['seconds']:.0f} | {hardware} | {r['commit']} |"
         )
+
+
+def changes(recipe: dict[str, Any]) -> str:
+    """What a recorded recipe changes in the named one, in words."""
+    if recipe["name"] not in RECIPES:
+        return ""
+    named = plain(RECIPES[recipe["name"]])
+    flat = lambda values: {k: v for k, v in values.items() if k != "options"} | dict(values["options"])
+    was, now = flat(named), flat(plain(Recipe.from_json(json.dumps(recipe))))  # an older record lacks newer fields
+    aside = ("epochs", "seed", "knn_every", "summary", "paper", "name")
+    changed = [key for key in now if key not in aside and now[key] != was.get(key)]
+    return ", ".join(f"other {key}" if isinstance(now[key], (list, dict)) else f"{key} {now[key]}" for key in changed)
