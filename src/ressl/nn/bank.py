@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ressl.nn.heads import l2_normalize
+from ressl.nn.keeping import Keeps
 from ressl.nn.processes import all_rows
 
 
-class MemoryBank(nn.Module):
+class MemoryBank(Keeps):
     """N unit vectors, row i the moving average of what sample i was embedded as.
 
     >>> bank = MemoryBank(4, 2, momentum=0.0)
@@ -33,7 +34,9 @@ class MemoryBank(nn.Module):
     def update(self, index: Tensor, z: Tensor) -> None:
         """Move the rows ``index`` (B) towards ``z`` (B x D); the rows of all processes are taken."""
         index, z = all_rows(index), all_rows(z.to(self.vectors.dtype))
-        self.vectors.index_copy_(0, index, l2_normalize(self.vectors[index] * self.momentum + z * (1 - self.momentum)))
+        old = self.vectors[index]
+        new = l2_normalize(old * self.momentum + z * (1 - self.momentum))
+        self.vectors.index_copy_(0, index, torch.where(self.kept, new, old))
 
     def extra_repr(self) -> str:
         return f"size={self.vectors.shape[0]}, dim={self.vectors.shape[1]}, momentum={self.momentum}"
