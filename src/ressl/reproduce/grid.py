@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
@@ -13,12 +12,10 @@ from typing import Any
 
 from ressl.errors import ResslError
 from ressl.recipes import Recipe, get_recipe
-from ressl.recipes.typed import plain
+from ressl.reproduce.ledger import identity
 from ressl.reproduce.tables import Cell, Table
 
 LINEAR = "linear"
-# What says nothing about the weights or the classifier: two runs that differ in these alone are the same experiment.
-_ASIDE = ("name", "summary", "paper", "knn_every", "knn_k", "knn_temperature")
 
 
 @dataclass(frozen=True)
@@ -35,12 +32,6 @@ class Job:
     def folder(self, root: str | Path) -> Path:
         """Where its run lies: the same place every time, so that an interrupted one is found again."""
         return Path(root) / f"{self.recipe.name}-{self.recipe.method}-s{self.recipe.seed}-{self.key[:10]}"
-
-
-def identity(recipe: Recipe) -> str:
-    """A name for the experiment: a hash of everything in the recipe that decides the result."""
-    values = {key: value for key, value in plain(recipe).items() if key not in _ASIDE}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def jobs(

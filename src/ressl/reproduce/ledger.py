@@ -5,6 +5,7 @@ A record holds what is needed to trust and to repeat a number, and no path of th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from pathlib import Path
@@ -12,11 +13,20 @@ from typing import Any
 
 from ressl.engine.checkpoint import write_atomically
 from ressl.errors import ResslError
+from ressl.recipes import Recipe
 from ressl.recipes.typed import plain
 from ressl.runs import Run
 
 SCHEMA = 1
 POINTS = 60  # of a curve that a record keeps
+# What says nothing about the weights or the classifier: two runs that differ in these alone are the same experiment.
+_ASIDE = ("name", "summary", "paper", "knn_every", "knn_k", "knn_temperature")
+
+
+def identity(recipe: Recipe) -> str:
+    """A name for the experiment: a hash of everything in the recipe that decides the result."""
+    values = {key: value for key, value in plain(recipe).items() if key not in _ASIDE}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def record(run: Run) -> dict[str, Any]:
@@ -60,11 +70,11 @@ def write_record(run: Run, folder: str | Path = "results") -> Path:
     facts = record(run)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    recipe = run.recipe
     when = facts["finished"].replace(":", "").replace("-", "")
-    path = (
-        folder
-        / f"{facts['name']}-{facts['recipe']['method']}-e{facts['recipe']['epochs']}-s{facts['seed']}-{when}.json"
-    )
+    # The experiment is part of the name: two runs of a sweep may well end in the same second.
+    words = (recipe.name, recipe.method, f"e{recipe.epochs}", f"s{recipe.seed}", identity(recipe)[:8], when)
+    path = folder / ("-".join(words) + ".json")
     write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
     return path
 
