@@ -168,7 +168,9 @@ class GraphedBody:
             self._capture(batch, put_back)
         except (torch.OutOfMemoryError, ResslError):
             raise
-        except RuntimeError as error:  # also the compiler's errors
+        except (
+            Exception
+        ) as error:  # also the compiler's; what is wrong with the step itself comes again when it runs plainly
             self.graph = None
             put_back()
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
