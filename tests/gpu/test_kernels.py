@@ -65,3 +65,30 @@ def test_two_runs_agree_bit_for_bit():
 
     for first, second in zip(once(), once(), strict=True):
         assert torch.equal(first, second)
+
+
+def test_compiled_ahead_nothing_is_left_to_compile():
+    from concurrent.futures import wait
+
+    from ressl.engine import kernels
+    from ressl.engine.ahead import compile_ahead
+    from ressl.engine.fusion import fuse
+    from ressl.nn import build_backbone
+
+    ours = (kernels._moments, kernels._statistics, kernels._apply, kernels._backward_moments,
+            kernels._backward_statistics, kernels._backward_apply)  # fmt: skip
+
+    def compiled():
+        return sum(len(kernel.device_caches[0][0]) for kernel in ours)
+
+    backbone = build_backbone("resnet18", "small", width=24, bn_groups=2).cuda().to(memory_format=torch.channels_last)
+    before = compiled()
+    wait(compile_ahead(backbone, (48, 3, 32, 32), torch.bfloat16))
+    ready = compiled()
+    assert ready > before + 20
+    for part in backbone.modules():
+        if isinstance(part, (torch.nn.Conv2d, torch.nn.Linear)):
+            part.to(torch.bfloat16)
+    fuse(backbone)
+    backbone(torch.randn(48, 3, 32, 32, device="cuda", dtype=torch.bfloat16)).sum().backward()
+    assert compiled() == ready

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl.data.batches import Batch
+from ressl.engine.ahead import compile_ahead
 from ressl.engine.compiling import keep_compiled, wait_for_workers
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
@@ -89,8 +90,12 @@ def plain_again(step: TrainStep) -> None:
 
 def _for_graph(step: TrainStep, ideas: Ideas) -> None:
     """Networks by the library's convolutions and our norms; all the small things around them compiled."""
-    wait_for_workers()
     method = step.method
+    if ideas.fused_norms and (backbone := getattr(method, "backbone", None)) is not None:
+        size = step.views.views[-1].size
+        shape = (step.loader.batch_size, 3, size, size)
+        compile_ahead(backbone, shape, step.precision, shared=ideas.shared_results, stem_product=ideas.stem_product)
+    wait_for_workers()
     gradients = WeightGradients(step.device) if ideas.gradient_stream else None
     if ideas.fused_norms:
         fuse(method, gradients, shared=ideas.shared_results, stem_product=ideas.stem_product, compiled=True)
