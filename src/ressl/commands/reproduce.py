@@ -27,11 +27,12 @@ from ressl.reproduce.tables import TABLES, Table
 from ressl.runs import Run
 
 COST = "Table 8: the cost of an ImageNet epoch"
-TITLES = {
-    **{name: table.title for name, table in TABLES.items()},
-    "cost": COST,
-    **{name: figure.title for name, figure in FIGURES.items()},
-}
+
+
+def titles() -> dict[str, str]:
+    """Everything that can be made, and what it is."""
+    figures = {name: figure.title for name, figure in FIGURES.items()}
+    return {name: table.title for name, table in TABLES.items()} | {"cost": COST} | figures
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -42,7 +43,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.epilog = (
         "tables and figures:\n"
-        + "\n".join(f"  {name:20} {title}" for name, title in TITLES.items())
+        + "\n".join(f"  {name:20} {title}" for name, title in titles().items())
         + "\n\nexamples:\n"
         + "  ressl reproduce table1 --only cifar-10 --seeds 0 1 2\n"
         + "  ressl reproduce table2 --quick --only 'cifar-10, tau_s 0.1'\n"
@@ -50,7 +51,7 @@ def add_options(parser: ArgumentParser) -> None:
         + "  ressl reproduce lowshot --from runs/r50 --on photos/\n"
         + "  ressl reproduce figure-neighbours --only cifar-10"
     )
-    parser.add_argument("what", help=", ".join(TITLES))
+    parser.add_argument("what", help=", ".join(titles()))
     parser.add_argument("--data", metavar="FOLDER", help="with a folder per data set (default: $RESSL_DATA or data)")
     parser.add_argument("--seeds", nargs="+", metavar="N", help="default: 0")
     parser.add_argument("--epochs", metavar="N", help="other than the paper's; marks the result as such")
@@ -69,8 +70,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
-    if options.what not in TITLES:
-        raise unknown("table or figure", options.what, TITLES)
+    if options.what not in titles():
+        raise unknown("table or figure", options.what, titles())
     _check(options)
     try:
         if options.what == "cost":

@@ -11,8 +11,8 @@ from ressl.reproduce.tables import LOWSHOT
 DIFFERENCES = """\
 Training:
 
-- **The machine.** One GPU; the paper's ImageNet runs took eight. The eight batch-norm groups of a batch are every eighth
-  sample instead of eight blocks, which is the same for a batch in random order.
+- **The machine.** One GPU; the paper's ImageNet runs took eight. The eight batch-norm groups of a batch are every
+  eighth sample instead of eight blocks, which is the same for a batch in random order.
 - **Arithmetic.** On a GPU bf16 in the networks; weights, batch-norm statistics, similarities to the queue, softmax and
   loss in float32. The step runs as one CUDA graph with fused kernels, so sums are made in another order. The paper
   speaks of no reduced precision; `--precision fp32 --engine eager` has none either.
