@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -51,7 +51,7 @@ def maps(panels: Sequence[tuple[str, Tensor, Tensor]], classes: Sequence[str], p
 class Line(NamedTuple):
     name: str
     points: Sequence[tuple[float, float]]
-    aside: bool = False  # what the others are held against: dotted, in grey
+    look: Literal["", "main", "aside"] = ""  # the one that matters; or what the others are held against
 
 
 def line_panels(
@@ -60,16 +60,16 @@ def line_panels(
     """(heading, lines) side by side; ``axes`` says what goes right and what goes up."""
     figure = Figure(figsize=(max(5.2, 3.9 * len(panels)), 3.6), dpi=130, layout="constrained")
     for axis, (heading, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        count = sum(not line.aside for line in lines)
-        number = 0
-        for line in lines:
-            colour = "#9aa5ae" if line.aside else class_colour(number, count)
-            number += not line.aside
-            style = ":" if line.aside else "-"
+        for number, line in enumerate(lines):
+            colour = "#9aa5ae" if line.look == "aside" else COLOURS[number % len(COLOURS)]
+            style = ":" if line.look == "aside" else ("-", "--")[number // len(COLOURS) % 2]
+            width = 2.6 if line.look == "main" else 1.3
             x, y = zip(*line.points, strict=True)
-            axis.plot(x, y, style, color=colour, linewidth=1.6, marker="o", markersize=2.5, label=line.name)
+            axis.plot(x, y, style, color=colour, linewidth=width, marker="o", markersize=2.5, label=line.name)
         if log:
             axis.set_xscale("log", base=2)
+            ticks = sorted({x for line in lines for x, _ in line.points})
+            axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axis.set_title(heading, fontsize=10, color=INK, loc="left")
         axis.set_xlabel(axes[0], fontsize=9, color=INK)
         axis.set_ylabel(axes[1], fontsize=9, color=INK)

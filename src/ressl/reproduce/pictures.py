@@ -51,7 +51,8 @@ def compared(ledger: Ledger) -> list[dict[str, Any]]:
     """One run per method that differ in nothing else: of the length that most methods have, the longest of those."""
     groups: dict[tuple[int, float], dict[str, dict[str, Any]]] = {}
     found = [(r, key) for key, records in ledger.records.items() for r in records if r["name"] == COMPARED]
-    for record, key in sorted(found, key=lambda pair: (-pair[0]["seed"], pair[0]["finished"])):  # seed 0's newest last
+    rank = lambda pair: (-pair[0]["seed"], len(pair[0]["curves"].get("knn", ())), pair[0]["finished"])
+    for record, key in sorted(found, key=rank):  # the lowest seed's finest curve last
         made = record["recipe"]
         if record["curves"].get("knn") and _as_named(made, key):
             groups.setdefault((made["epochs"], made["warmup_epochs"]), {})[made["method"]] = record
@@ -61,15 +62,19 @@ def compared(ledger: Ledger) -> list[dict[str, Any]]:
     return [best[method] for method in METHODS if method in best]
 
 
-def _as_named(made: dict[str, Any], key: str) -> bool:
-    """Whether a recorded recipe (its identity: ``key``) is the named one but for method, length and seed."""
+def _as_named(made: dict[str, Any], mine: str) -> bool:
+    """Whether a recorded recipe, of the identity ``mine``, is the named one but for method, length and seed."""
     free = {key: made[key] for key in ("epochs", "warmup_epochs", "seed")}
     free |= {key: value for key, value in made["options"].items() if key in _TEACHER}
-    return key == identity(get_recipe(COMPARED).replace(method=made["method"], **free))
+    return mine == identity(get_recipe(COMPARED).replace(method=made["method"], **free))
 
 
 def last_knn(record: dict[str, Any]) -> float:
     return float(record["curves"]["knn"][-1][1])
+
+
+def _title(record: dict[str, Any]) -> str:
+    return METHODS[record["recipe"]["method"]].title
 
 
 def _methods(ledger: Ledger) -> Picture | None:
@@ -77,7 +82,7 @@ def _methods(ledger: Ledger) -> Picture | None:
     if len(records) < 2:
         return None
     lines = [
-        Line(METHODS[r["recipe"]["method"]].title, [(x, y) for x, y in r["curves"]["knn"]])
+        Line(_title(r), [(x, y) for x, y in r["curves"]["knn"]], "main" if r["recipe"]["method"] == "ressl" else "")
         for r in sorted(records, key=last_knn, reverse=True)  # the legend reads like the right edge
     ]
     heading = f"{records[0]['recipe']['epochs']} epochs"
@@ -99,7 +104,9 @@ def _sweep(
         cells = [c for table in tables for c in table.cells if c.recipe == data and _at_tau_s(c)]
         ours = list(_ours(ledger, Table("", title, tuple(cells)), field))
         if ours:
-            paper = Line("paper, 200 epochs", [(c.changes[field], c.paper) for c in cells if c.paper is not None], True)
+            paper = Line(
+                "paper, 200 epochs", [(c.changes[field], c.paper) for c in cells if c.paper is not None], "aside"
+            )
             panels.append((TITLES[data], [paper, *ours]))
     return Picture(file, title, panels, axes, log) if panels else None
 
