@@ -123,7 +123,7 @@ def test_a_card_that_was_measured_is_not_measured_again(tmp_path, monkeypatch, c
     rows = [{"name": "ReSSL", "images_per_second": 4321.0, "hours_per_epoch": 0.1, "peak_memory_gb": 11.0,
              "paper": {"hours_per_epoch": 2.33, "memory_gb": 42}}]  # fmt: skip
     found = {"kind": "cost", "name": "imagenet", "small": False, "started": "2026-01-01T00:00:00Z", "took": 90.0,
-             "environment": {"gpu": "some GPU"}, "rows": rows, "ratios": []}  # fmt: skip
+             "seconds": 2.0, "environment": {"gpu": "some GPU"}, "rows": rows, "ratios": []}  # fmt: skip
     (tmp_path / "cost.json").write_text(json.dumps(found))
     monkeypatch.setattr(reproduce, "cost", lambda *a, **k: pytest.fail("measured again"))
     monkeypatch.setattr(reproduce, "environment", lambda device: {"gpu": "some GPU"})
@@ -131,6 +131,10 @@ def test_a_card_that_was_measured_is_not_measured_again(tmp_path, monkeypatch, c
     assert cli.main(words) == 0
     assert "4,321" in (shown := capsys.readouterr().out)
     assert "in the ledger" in shown
+    (tmp_path / "cost.json").write_text(json.dumps(found | {"seconds": 0.4}))  # a quick one is enough for --quick only
+    assert cli.main([*words, "--quick"]) == 0
+    assert cli.main([*words, "--dry-run"]) == 0
+    assert "to measure on this machine" in capsys.readouterr().out
     monkeypatch.setattr(reproduce, "environment", lambda device: {"gpu": "another GPU"})
     assert cli.main([*words, "--dry-run"]) == 0
     assert "to measure on this machine: about 2 min" in capsys.readouterr().out

@@ -124,6 +124,7 @@ def test_the_command_draws_what_the_page_shows_and_the_same_bytes_again(tmp_path
 def cost(name: str, speeds: dict[str, float], **changes: Any) -> dict[str, Any]:
     rows = [
         {"name": n, "images_per_second": s, "hours_per_epoch": 1 / s, "peak_memory_gb": 1.0,
+         "engine": "graph", "precision": "bf16", "batch": 256,
          "paper": {"hours_per_epoch": None, "memory_gb": None}}
         for n, s in speeds.items()
     ]  # fmt: skip
@@ -134,19 +135,21 @@ def cost(name: str, speeds: dict[str, float], **changes: Any) -> dict[str, Any]:
             "rows": rows, "ratios": ratios, "took": 30.0} | changes  # fmt: skip
 
 
-def test_speeds_are_those_of_the_newest_measurement_of_its_own(tmp_path: Path) -> None:
+def test_speeds_are_those_of_the_fullest_and_newest_measurement(tmp_path: Path) -> None:
     fake = record(get_recipe("cifar10"), 90.0)
     ledger = write(
         tmp_path / "led",
         fake | {"images_per_second": 1.0},
         cost("cifar10", {"MoCo v2": 500.0, "ReSSL": 100.0}),
         cost("cifar10", {"MoCo v2": 500.0, "ReSSL": 400.0, "BYOL": 250.0}, started="2026-01-02T00:00:00Z"),
-        cost("cifar10", {"MoCo v2": 5.0}, started="2026-01-03T00:00:00Z", small=True),  # a toy
+        cost("cifar10", {"MoCo v2": 5.0, "ReSSL": 4.0, "BYOL": 2.0}, started="2026-01-03T00:00:00Z", small=True),  # toy
+        cost("cifar10", {"MoCo v2": 6.0}, started="2026-01-04T00:00:00Z"),  # one of them alone
     )
     text = page(ledger)
     assert "| MoCo v2 | 500 | 1.00 | 1.00 | 1.00 |" in text
     assert "| ReSSL | 400 | 1.25 | 1.04 | 1.00 |" in text
     assert "| BYOL | 250 | 2.00 |  | 1.00 |" in text
+    assert "`ressl cost cifar10`, some GPU, graph engine, bf16, batch 256, torch 2.11, commit abc." in text
     assert "`ressl reproduce cost`, not measured." in text
     assert "- ReSSL / MoCo v2: **1.25** in time (paper 1.04)" in page(
         write(tmp_path / "other", cost("imagenet", {"MoCo v2": 500.0, "ReSSL": 400.0}))

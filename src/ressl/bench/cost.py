@@ -75,10 +75,11 @@ def cost(
     methods: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Images/s, memory and hours per epoch of every row, beside the paper's; clustering between epochs not counted."""
-    on_gpu, start, rows = device.type == "cuda", time.monotonic(), []
+    on_gpu, start, rows, wanted = device.type == "cuda", time.monotonic(), [], rows_of(name, methods)
+    name = PAPER if wanted is ROWS else wanted[0].recipe
     found: dict[str, Any] = {"schema": 1, "kind": "cost", "name": name, "small": not on_gpu, "seconds": seconds}
     found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    for row in rows_of(name, methods):
+    for row in wanted:
         recipe = recipe_for(row)
         if recipe is None:
             say(f"{row.name}: not in this version, left out")
@@ -94,7 +95,7 @@ def cost(
         measured |= {"paper": {"hours_per_epoch": row.hours, "memory_gb": row.memory_gb, "batch": row.batch}}
         say(f"{row.name}: {measured['images_per_second']:,.0f} images/s")
         rows.append(measured)
-    pairs = RATIOS if rows_of(name, methods) is ROWS else [(r["name"], BASE) for r in rows if r["name"] != BASE]
+    pairs = RATIOS if wanted is ROWS else [(r["name"], BASE) for r in rows if r["name"] != BASE]
     return found | {"rows": rows, "took": round(time.monotonic() - start, 1), "ratios": ratios(rows, pairs)}
 
 

@@ -86,6 +86,7 @@ def _check(options: Namespace) -> None:
     """An option that nothing would read is a mistake."""
     what, figure = options.what, options.what in FIGURES
     runs = {"--seeds": options.seeds, "--epochs": options.epochs, "--data": options.data, "--only": options.only}
+    runs |= {"--jobs": options.jobs != "1"}
     fits = {
         "--on": (options.on, what == "lowshot"),
         "--out": (options.out, figure),
@@ -171,8 +172,9 @@ def _make(options: Namespace, planned: Sequence[Job], todo: Sequence[Job], ledge
         for number, (job, record) in enumerate(make_all(todo, place, lambda job: shown), 1):
             ledger.add(job, record)
             found = read(record, job.cell)
-            value = "done" if found is None or job.cell.on else f"{found[0]:.2f}, paper {job.cell.paper}"
-            say.message(f"{number}/{len(todo)}  {job.name}: {value}")
+            value = "done" if found is None or job.cell.on else f"{found[0]:.2f}"
+            beside = "" if job.cell.paper is None or job.cell.on else f", paper {job.cell.paper:.2f}"
+            say.message(f"{number}/{len(todo)}  {job.name}: {value}{beside}")
 
 
 def _plan(planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str, at_once: int) -> str:
@@ -191,16 +193,16 @@ def _plan(planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: st
 def _cost(options: Namespace) -> int:
     """The paper's cost table; measured as one, because ratios are only good within one run."""
     device, ledger = device_of(options.device), Ledger(options.into)
-    gpu = environment(device).get("gpu")
-    found = ledger.cost(PAPER, gpu) if gpu else None
+    gpu, seconds = environment(device).get("gpu"), 0.4 if options.quick else 2.0
+    found = ledger.cost(PAPER, gpu, seconds) if gpu else None
     before = ledger.cost(PAPER)
-    about = "?" if before is None else f"about {before['took'] / 60:.0f} min"
+    about = f"about {before['took'] / 60:.0f} min" if before and "took" in before else "?"
     state = "in the ledger ('ressl cost' measures anew)" if found else f"to measure on this machine: {about}"
     print(f"{COST}: {len(rows_of(PAPER))} rows, {state}", flush=True)
     if options.dry_run:
         return 0
     if found is None:
-        found = cost(device, 0.4 if options.quick else 2.0, say=lambda text: print(text, flush=True))
+        found = cost(device, seconds, say=lambda text: print(text, flush=True))
         print(f"written to {suite.write(found, options.into)}")
     show_cost(found)
     return 0

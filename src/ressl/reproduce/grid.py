@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ressl.data.sources import parse_data
+from ressl.data.sources import DATA_SETS, parse_data
 from ressl.errors import ResslError
-from ressl.measuring import label_of
+from ressl.measuring import label_of, place_of
 from ressl.recipes import Recipe, get_recipe
 from ressl.reproduce.figures import Figure
 from ressl.reproduce.ledger import identity
@@ -102,9 +102,12 @@ def read(record: dict[str, Any], cell: Cell) -> tuple[float, float | None] | Non
     if not cell.on:
         found = evaluations.get(LINEAR)
         return None if found is None else (found["last"], found["best"])
-    label = label_of(*parse_data(cell.on))
+    kind, place = parse_data(cell.on)
+    wanted = {"protocol": "svm", "data": label_of(kind, place)}
+    if DATA_SETS[kind].needs_root:  # of two folders of one name, one
+        wanted["place"] = place_of(kind, place)
     for found in evaluations.values():
-        if found.get("protocol") == "svm" and found.get("data") == label:
+        if all(found.get(key) == value for key, value in wanted.items()):
             return next(((row["mean"], None) for row in found["by_shots"] if row["shots"] == cell.shots), None)
     return None
 
@@ -114,7 +117,7 @@ class Ledger:
 
     def __init__(self, folder: str | Path = "results") -> None:
         self.records: dict[str, list[dict[str, Any]]] = {}
-        self.costs: list[dict[str, Any]] = []  # measurements of speed, the newest last
+        self.costs: list[dict[str, Any]] = []  # measurements of speed
         for path in sorted(Path(folder).glob("*.json")):
             record = _read(path)
             if record.get("kind") == "cost":
@@ -123,7 +126,6 @@ class Ledger:
                 continue
             recipe = Recipe.from_json(json.dumps(record["recipe"]), str(path))  # an older record lacks newer fields
             self.records.setdefault(identity(recipe), []).append(record)
-        self.costs.sort(key=lambda record: record["started"])
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (record for records in self.records.values() for record in records)
@@ -133,10 +135,12 @@ class Ledger:
         found = [r for r in self.records.get(job.key, ()) if read(r, job.cell) is not None]
         return max(found, key=lambda r: r["finished"]) if found else None
 
-    def cost(self, name: str, gpu: str | None = None) -> dict[str, Any] | None:
-        """The newest measurement of that name, on that card or on any; toy sizes say nothing."""
+    def cost(self, name: str, gpu: str | None = None, seconds: float = 0.0) -> dict[str, Any] | None:
+        """The fullest measurement of that name, on that card or on any, the longest and newest of such; no toys."""
+        spent = lambda record: record.get("seconds", 0.0)  # on each row
         fit = lambda r: r["name"] == name and not r["small"] and gpu in (None, r["environment"].get("gpu"))
-        return next((record for record in reversed(self.costs) if fit(record)), None)
+        found = [record for record in self.costs if fit(record) and spent(record) >= seconds]
+        return max(found, key=lambda r: (len(r["rows"]), spent(r), r["started"]), default=None)
 
     @property
     def seeds(self) -> list[int]:

@@ -12,7 +12,7 @@ from ressl.recipes.typed import plain
 from ressl.reproduce.differences import differences, not_measured
 from ressl.reproduce.grid import Job, Ledger, Summary, jobs
 from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures
-from ressl.reproduce.tables import IMAGENET, TABLES, Cell, Table
+from ressl.reproduce.tables import IMAGENET, LOWSHOT, TABLES, Cell, Table
 
 HEAD = """\
 # Results
@@ -76,9 +76,11 @@ def _row(cell: Cell, summary: Summary, records: list[dict[str, Any]], job: Job, 
     alone = [r for r in records if r.get("jobs", 1) == 1]
     speed = f"{max(r['images_per_second'] or 0 for r in alone):,.0f}" if alone else ""
     minutes = f"{min(r['seconds'] for r in alone) / 60:.1f}" if alone else ""
+    again = command(cell, job.recipe.epochs if quick else None)
+    if cell.on:  # a run, and then its SVMs
+        again = f"ressl reproduce {LOWSHOT.name} --only '{cell.row}'{' --quick' if quick else ''}"
     return (
-        f"| {cell.row} | {cell.column} | {paper} | {summary.text()} | {difference} | {speed} | {minutes} | "
-        f"`{command(cell, job.recipe.epochs if quick else None)}` |"
+        f"| {cell.row} | {cell.column} | {paper} | {summary.text()} | {difference} | {speed} | {minutes} | `{again}` |"
     )
 
 
@@ -139,8 +141,9 @@ def _speeds(ledger: Ledger) -> Iterator[str]:
 
 
 def _hardware(record: dict[str, Any]) -> str:
-    made = record["environment"]
-    return f"{made.get('gpu') or 'CPU'}, torch {made['torch']}, commit {made.get('commit')}"
+    made, row = record["environment"], record["rows"][0]
+    engine = f"{row['engine']} engine, {row['precision']}, batch {row['batch']}"
+    return f"{made.get('gpu') or 'CPU'}, {engine}, torch {made['torch']}, commit {made.get('commit')}"
 
 
 def command(cell: Cell, epochs: int | None = None) -> str:
