@@ -88,3 +88,16 @@ def test_a_curve_is_thinned_evenly_and_keeps_its_end(n: int) -> None:
         assert kept[-1] == [n - 1, round((n - 1) / 7, 5)]
         gaps = {b[0] - a[0] for a, b in itertools.pairwise(kept)}
         assert len(gaps) <= 1
+
+
+def test_two_experiments_that_end_in_the_same_second_are_two_records(
+    tmp_path: Path, tiny: Callable[..., Recipe], array_file: Path, memory: Any
+) -> None:
+    """Cells of a sweep that run side by side often do."""
+    for lr in (0.1, 0.2):
+        recipe = tiny(data="array", lr=lr)
+        one = pretrain(recipe, data=array_file, out=tmp_path / str(lr), device="cpu", display=memory())
+        facts = json.loads((one.path / "run.json").read_text())
+        (one.path / "run.json").write_text(json.dumps(facts | {"finished": "2026-01-01T00:00:00Z"}))
+        write_record(Run.open(one.path), tmp_path / "results")
+    assert len(list((tmp_path / "results").iterdir())) == 2

@@ -115,7 +115,7 @@ def load_teacher(network: nn.Sequential, run: str) -> bool:
             for name in names
         }
     try:
-        network.load_state_dict(found)
+        network.load_state_dict(found, assign=True)  # also where the network is but a sketch without memory
     except RuntimeError as error:
         first = str(error).split("\n")[1].strip() if "\n" in str(error) else str(error)
         raise ResslError(
