@@ -31,9 +31,12 @@ ALLOWED = {
         *("console", "data", "demo", "engine", "evaluation", "evaluating", "pretraining", "training", "recipes"),
         *("methods", "runs", "report", "reproduce", "bench"),
         *("measuring", "subjects", "labelled", "inspecting", "reporting", "surveying"),
-        *("export", "embedding", "searching"),
+        *("export", "embedding", "searching", "drawing", "environment"),
     },
-    "reproduce": {"recipes", "runs", "engine", "evaluating", "evaluation", "pretraining", "report"},
+    "reproduce": {
+        *("recipes", "runs", "engine", "evaluating", "evaluation", "measuring", "pretraining", "report"),
+        *("data", "drawing", "methods", "subjects"),
+    },
 }
 
 

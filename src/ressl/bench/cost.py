@@ -1,21 +1,23 @@
-"""The paper's cost table (its Table 8) on the card at hand."""
+"""The paper's cost table (its Table 8) on the card at hand, and the same of any recipe and methods."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from ressl.bench.steps import step_speed
 from ressl.environment import environment
+from ressl.errors import ResslError, unknown
 from ressl.methods import METHODS
 from ressl.recipes import get_recipe
+from ressl.recipes.baselines import SAMPLES
 from ressl.recipes.recipe import Recipe, method_options
 
-IMAGENET = 1_281_167  # training pictures
+PAPER = "imagenet"  # the name of the paper's own table
+BASE = "MoCo v2"  # whose time the others are compared with
 
 
 class Row(NamedTuple):
@@ -36,60 +38,75 @@ ROWS = (
     Row("ReSSL (5 crops)", ("ressl",), "imagenet-r50-5crops", None, None, 256),
 )
 # The two ratios that matter: what ReSSL costs over MoCo v2, and four crops over a method with two backprops.
-RATIOS = (("ReSSL", "MoCo v2"), ("ReSSL (4 crops)", "SimCLR"))
+RATIOS = (("ReSSL", BASE), ("ReSSL (4 crops)", "SimCLR"))
+
+
+def rows_of(name: str, methods: Sequence[str] = ()) -> tuple[Row, ...]:
+    """The paper's rows, or one per method on a recipe (all methods where none is named)."""
+    if name == PAPER and not methods:
+        return ROWS
+    for method in methods:
+        if method not in METHODS:
+            raise unknown("method", method, METHODS)
+    recipe = "imagenet-r50" if name == PAPER else get_recipe(name).name
+    return tuple(Row(METHODS[m].title, (m,), recipe, None, None, None) for m in methods or METHODS)
 
 
 def recipe_for(row: Row) -> Recipe | None:
     """The recipe whose step is measured; None where the method is not there."""
     method = next((name for name in row.methods if name in METHODS), None)
-    if method is None:
-        return None
-    base = get_recipe(row.recipe)
-    known = method_options(method)
-    options = {key: value for key, value in base.options.items() if key in known}
-    # Only ReSSL has a weak teacher view; the others see two views of the student's kind.
-    views = base.views if method == "ressl" else (base.views[1], base.views[1])
-    return replace(base, name=row.name, method=method, options=options, views=views)
+    return None if method is None else get_recipe(row.recipe).replace(method=method)
 
 
 def small(recipe: Recipe) -> Recipe:
     """A size that a CPU gets through in seconds; what it says of ratios means little."""
-    wanted = {"hidden_dim": 64, "queue_size": 256}
+    wanted = {"hidden_dim": 64, "queue_size": 256, "bank_size": 4096, "patch": 16, "stride": 8}
     options = {key: value for key, value in wanted.items() if key in method_options(recipe.method)}
-    return recipe.replace(backbone="resnet10", width=8, batch_size=16, bn_groups=4, image_size=32, **options)
+    groups = min(recipe.bn_groups, 4)
+    return recipe.replace(backbone="resnet10", width=8, batch_size=16, bn_groups=groups, image_size=32, **options)
 
 
 def cost(
-    device: torch.device, seconds: float = 2.0, engine: str = "auto", say: Callable[[str], None] = print
+    device: torch.device,
+    seconds: float = 2.0,
+    engine: str = "auto",
+    say: Callable[[str], None] = print,
+    name: str = PAPER,
+    methods: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Images/s, memory and GPU hours per ImageNet epoch of every row, beside the paper's."""
-    on_gpu = device.type == "cuda"
-    rows = []
-    for row in ROWS:
+    """Images/s, memory and hours per epoch of every row, beside the paper's; clustering between epochs not counted."""
+    on_gpu, start, rows, wanted = device.type == "cuda", time.monotonic(), [], rows_of(name, methods)
+    name = PAPER if wanted is ROWS else wanted[0].recipe
+    found: dict[str, Any] = {"schema": 1, "kind": "cost", "name": name, "small": not on_gpu, "seconds": seconds}
+    found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    for row in wanted:
         recipe = recipe_for(row)
         if recipe is None:
             say(f"{row.name}: not in this version, left out")
             continue
-        chosen = recipe if on_gpu else small(recipe)
-        measured = step_speed(chosen, device, engine, "bf16" if on_gpu else "fp32", seconds)
-        measured |= {"name": row.name, "hours_per_epoch": IMAGENET / measured["images_per_second"] / 3600}
+        try:
+            chosen = recipe if on_gpu else small(recipe)
+            measured = step_speed(chosen, device, engine, "bf16" if on_gpu else "fp32", seconds)
+        except ResslError as error:  # SEED without its teacher
+            say(f"{row.name}: left out, because {error}")
+            continue
+        hours = SAMPLES[recipe.data] / measured["images_per_second"] / 3600
+        measured |= {"name": row.name, "method": recipe.method, "hours_per_epoch": hours}
         measured |= {"paper": {"hours_per_epoch": row.hours, "memory_gb": row.memory_gb, "batch": row.batch}}
         say(f"{row.name}: {measured['images_per_second']:,.0f} images/s")
         rows.append(measured)
-    found: dict[str, Any] = {"schema": 1, "kind": "cost", "name": "imagenet", "small": not on_gpu, "rows": rows}
-    found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    return found | {"ratios": ratios(rows)}
+    pairs = RATIOS if wanted is ROWS else [(r["name"], BASE) for r in rows if r["name"] != BASE]
+    return found | {"rows": rows, "took": round(time.monotonic() - start, 1), "ratios": ratios(rows, pairs)}
 
 
-def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Time per epoch of one row over another's, ours and the paper's."""
-    by = {row["name"]: row for row in rows}
-    return [
-        {
-            "ratio": f"{one} / {two}",
-            "ours": round(by[one]["hours_per_epoch"] / by[two]["hours_per_epoch"], 3),
-            "paper": round(by[one]["paper"]["hours_per_epoch"] / by[two]["paper"]["hours_per_epoch"], 3),
-        }
-        for one, two in RATIOS
-        if one in by and two in by
-    ]
+def ratios(rows: list[dict[str, Any]], pairs: Iterable[tuple[str, str]] = RATIOS) -> list[dict[str, Any]]:
+    """Time per epoch of one row over another's, ours and the paper's on ImageNet (None where it has none)."""
+    by, hours = {row["name"]: row for row in rows}, {row.name: row.hours for row in ROWS}
+    made = []
+    for one, two in pairs:
+        if one in by and two in by:
+            ours = by[one]["hours_per_epoch"] / by[two]["hours_per_epoch"]
+            above, below = hours.get(one), hours.get(two)
+            paper = round(above / below, 3) if above and below else None
+            made.append({"ratio": f"{one} / {two}", "ours": round(ours, 3), "paper": paper})
+    return made

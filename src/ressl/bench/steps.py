@@ -24,6 +24,8 @@ from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
+BANK_BYTES = 10**9  # of pictures at most, for the sake of a bank
+
 
 def pictures(count: int, side: int, seed: int = 0) -> ArraySource:
     """Smooth random pictures: speed does not depend on what they show, but noise would compress and blur unlike any."""
@@ -33,6 +35,18 @@ def pictures(count: int, side: int, seed: int = 0) -> ArraySource:
     return ArraySource("random pictures", images.to(torch.uint8))
 
 
+def _with_room(recipe: Recipe) -> tuple[Recipe, int]:
+    """How many pictures to measure on; a bank of all samples has its true size where so many pictures fit."""
+    few = max(4 * recipe.batch_size, 1024)
+    bank = recipe.options.get("bank_size")
+    if bank is None:
+        return recipe, few
+    if bank * 3 * recipe.image_size**2 > BANK_BYTES:
+        bank = max(few, 4096)
+        return recipe.replace(bank_size=bank), bank
+    return recipe, bank
+
+
 def step_speed(
     recipe: Recipe, device: torch.device, engine: str, precision: str, seconds: float, ideas: Ideas = ALL_IDEAS
 ) -> dict[str, Any]:
@@ -40,12 +54,16 @@ def step_speed(
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    source = pictures(max(4 * recipe.batch_size, 1024), recipe.image_size)
+    recipe, count = _with_room(recipe)
+    method = build_method(recipe)
+    source = pictures(count, recipe.image_size)
+    if "labels" in method.wants:
+        source.labels = torch.arange(count) % method.classes
     loader = ResidentLoader(source, recipe.batch_size, device, recipe.seed)
     data = peak_memory_gb(device)
     torch._dynamo.reset()  # a new step is a new program; what was compiled for the last must not count as a variant
     start = time.perf_counter()
-    step = build_step(recipe, build_method(recipe), loader, Settings(device=str(device), precision=precision), device)
+    step = build_step(recipe, method, loader, Settings(device=str(device), precision=precision), device)
     notes: list[str] = []
     accelerate(step, engine, notes.append, ideas)
     step.begin_epoch(0)

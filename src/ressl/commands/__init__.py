@@ -19,7 +19,7 @@ COMMANDS: dict[str, str] = {
     "cost": "the paper's cost table on this machine",
     "recipes": "list the recipes with the paper's numbers",
     "methods": "list the methods with their cost and the paper's numbers",
-    "reproduce": "make a table of the paper",
+    "reproduce": "make a table or figure of the paper",
     "record": "write a finished run into the ledger",
-    "results": "write the page of measured results",
+    "results": "write the page of measured results, with its pictures",
 }

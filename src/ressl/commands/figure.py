@@ -8,12 +8,13 @@ from typing import Any
 
 from ressl import console
 from ressl.commands.shared import positive
+from ressl.drawing import draw_maps, draw_neighbours
 from ressl.engine.loop import Display
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import bench_of, evaluate
-from ressl.inspecting import chosen_queries, class_numbers, map_of, neighbours_of, relations_of
+from ressl.inspecting import chosen_queries, class_numbers, relations_of
 from ressl.measuring import Bench
-from ressl.report import figures, galleries, plots
+from ressl.report import figures, plots
 from ressl.runs import Run
 from ressl.subjects import subject_of
 
@@ -64,17 +65,9 @@ def _draw(options: Namespace, runs: list[Run], rows: int, pictures: int, path: P
         return
     benches = [bench_of(subject_of(run), options.data, options.device, options.precision, shown) for run in runs]
     if options.kind == "neighbours":
-        blocks, names = [], list[str]()
-        for name, bench in _named(runs, benches):
-            made = [neighbours_of(bench, kind, rows) for kind in ("weak", "contrastive")]
-            blocks.append((name, [(n.kind, n.queries, n.found, n.right) for n in made]))
-            names = made[0].names
-        galleries.neighbour_blocks(blocks, path, "Nearest neighbours (red: another class)", names)
+        draw_neighbours(_named(runs, benches), path, rows)
     elif options.kind == "map":
-        made_maps = [(name, map_of(bench, pictures)) for name, bench in _named(runs, benches)]
-        plots.maps(
-            [(name, m.xy, m.labels) for name, m in made_maps], benches[0].data.classes, path, "t-SNE of test pictures"
-        )
+        draw_maps(_named(runs, benches), path, pictures)
     elif options.kind == "classes":
         found = evaluate(runs[0], "classes", data=options.data, device=options.device, precision=options.precision)
         text = f"{title}, kNN, {found['top1']:.2f} % in all"

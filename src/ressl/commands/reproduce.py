@@ -4,103 +4,205 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table as Shown
 
 from ressl import console
+from ressl.bench import suite
+from ressl.bench.cost import PAPER, cost, rows_of
+from ressl.commands.cost import show_cost
 from ressl.commands.shared import positive, show
-from ressl.engine.signals import Interrupted
-from ressl.errors import unknown
+from ressl.engine.loop import device_of
+from ressl.engine.signals import Interrupted, Terminated
+from ressl.environment import environment
+from ressl.errors import ResslError, unknown
 from ressl.recipes.typed import convert
-from ressl.reproduce.grid import Job, Ledger, jobs, summaries
+from ressl.reproduce.figures import FIGURES, Figure
+from ressl.reproduce.grid import Job, Ledger, each_once, jobs, jobs_of_runs, read, summaries
 from ressl.reproduce.running import Place, Quiet, make_all
 from ressl.reproduce.tables import TABLES, Table
+from ressl.runs import Run
+
+COST = "Table 8: the cost of an ImageNet epoch"
+
+
+def titles() -> dict[str, str]:
+    """Everything that can be made, and what it is."""
+    figures = {name: figure.title for name, figure in FIGURES.items()}
+    return {name: table.title for name, table in TABLES.items()} | {"cost": COST} | figures
 
 
 def add_options(parser: ArgumentParser) -> None:
     parser.description = (
-        "Make a table of the paper: show its grid, train and evaluate what the ledger does not have yet, and print\n"
-        "the paper's numbers beside ours. Stop it whenever you like; the next time it goes on where it was."
+        "Make a table or figure of the paper: show what it takes, train and evaluate what the ledger does not have\n"
+        "yet, and print the paper's numbers beside ours, or draw the picture. Stop it whenever you like; the next\n"
+        "time it goes on where it was."
     )
     parser.epilog = (
-        "tables:\n"
-        + "\n".join(f"  {name:20} {table.title}" for name, table in TABLES.items())
+        "tables and figures:\n"
+        + "\n".join(f"  {name:20} {title}" for name, title in titles().items())
         + "\n\nexamples:\n"
         + "  ressl reproduce table1 --only cifar-10 --seeds 0 1 2\n"
         + "  ressl reproduce table2 --quick --only 'cifar-10, tau_s 0.1'\n"
-        + "  ressl reproduce table3 --dry-run"
+        + "  ressl reproduce table3 --dry-run\n"
+        + "  ressl reproduce lowshot --from runs/r50 --on photos/\n"
+        + "  ressl reproduce figure-neighbours --only cifar-10"
     )
-    parser.add_argument("what", help=", ".join(TABLES))
+    parser.add_argument("what", help=", ".join(titles()))
     parser.add_argument("--data", metavar="FOLDER", help="with a folder per data set (default: $RESSL_DATA or data)")
-    parser.add_argument("--seeds", nargs="+", default=["0"], metavar="N", help="default: 0")
+    parser.add_argument("--seeds", nargs="+", metavar="N", help="default: 0")
     parser.add_argument("--epochs", metavar="N", help="other than the paper's; marks the result as such")
-    parser.add_argument("--only", default="", metavar="WORDS", help="only cells with these words in row or column")
+    parser.add_argument("--only", metavar="WORDS", help="only cells with these words in row or column")
     parser.add_argument("--quick", action="store_true", help="few epochs: for the trend, not for the number")
     parser.add_argument("--jobs", default="1", metavar="N", help="runs at once (default: 1)")
+    parser.add_argument(
+        "--from", nargs="+", default=[], metavar="RUN", dest="given", help="lowshot and figures: of these runs instead"
+    )
+    parser.add_argument("--on", metavar="DATA", help="lowshot: NAME, NAME=PATH or FOLDER (default: voc07)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--runs", default="runs/reproduce", metavar="FOLDER", help="default: runs/reproduce")
     parser.add_argument("--into", default="results", metavar="FOLDER", help="the ledger (default: results)")
-    parser.add_argument("--dry-run", action="store_true", help="show the grid and how long it takes, and stop")
+    parser.add_argument("-o", "--out", metavar="FILE", help="figures: the picture (default: RUNS/WHAT.png)")
+    parser.add_argument("--dry-run", action="store_true", help="show what it takes and how long, and stop")
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
-    if options.what not in TABLES:
-        raise unknown("table", options.what, TABLES)
-    table = TABLES[options.what]
-    seeds = [convert(int, seed, "--seeds") for seed in options.seeds]
+    if options.what not in titles():
+        raise unknown("table or figure", options.what, titles())
+    _check(options)
+    try:
+        if options.what == "cost":
+            return _cost(options)
+        return _table(options) if options.what in TABLES else _figure(options, FIGURES[options.what])
+    except (Interrupted, Terminated, KeyboardInterrupt) as stop:
+        print(f"stopped; go on with the same command: ressl reproduce {options.what}")
+        return getattr(stop, "exit_code", 130)
+
+
+def _check(options: Namespace) -> None:
+    """An option that nothing would read is a mistake."""
+    what, figure = options.what, options.what in FIGURES
+    runs = {"--seeds": options.seeds, "--epochs": options.epochs, "--data": options.data, "--only": options.only}
+    runs |= {"--jobs": options.jobs != "1"}
+    fits = {
+        "--on": (options.on, what == "lowshot"),
+        "--out": (options.out, figure),
+        "--from": (options.given, figure or what == "lowshot"),
+        **{flag: (given, what != "cost") for flag, given in runs.items()},
+    }
+    for flag, (given, good) in fits.items():
+        if given and not good:
+            raise ResslError(f"{what} has no use for {flag}; leave it out")
+    if options.given and (options.seeds or options.epochs or options.only or options.quick):
+        raise ResslError("--from takes runs as they are; leave out --seeds, --epochs, --only and --quick")
+
+
+def _planned(options: Namespace, table: Table | Figure, only: str) -> list[Job]:
+    if options.given:
+        return jobs_of_runs(options.given, table.cells if isinstance(table, Table) else table.cells[:1])
+    seeds = [convert(int, seed, "--seeds") for seed in options.seeds or ["0"]]
     epochs = None if options.epochs is None else positive("--epochs", options.epochs)
-    at_once = positive("--jobs", options.jobs)
-    ledger = Ledger(options.into)
-    planned = jobs(table, seeds=seeds, epochs=epochs, quick=options.quick, only=options.only)
-    todo = [job for job in planned if ledger.find(job) is None]
+    planned = jobs(table, seeds=seeds, epochs=epochs, quick=options.quick, only=only)
     for job in planned:
         job.recipe.check()
-    print(_plan(planned, todo, ledger))
-    if todo and not options.dry_run:
-        place = Place(options.data, options.runs, options.into, options.device)
-        for job in todo:
-            place.data_of(job)  # what is missing is said before hours have passed
-        try:
-            with console.display() as shown:
-                say = Quiet(shown.message)
-                for number, (job, record) in enumerate(make_all(todo, place, at_once, lambda job: shown), 1):
-                    ledger.add(job, record)
-                    last = record["evaluations"]["linear"]["last"]
-                    say.message(f"{number}/{len(todo)}  {_name(job)}: {last:.2f}, paper {job.cell.paper}")
-        except Interrupted as stop:
-            print(f"stopped; go on with the same command: ressl reproduce {table.name}")
-            return stop.exit_code
-    _show(table, planned, ledger, options.quick or epochs is not None)
+    return planned
+
+
+def _table(options: Namespace) -> int:
+    table = TABLES[options.what]
+    if options.on:
+        cells = tuple(replace(cell, on=options.on, paper=None) for cell in table.cells)
+        table = replace(table, title=f"Low-shot SVMs on {options.on}", cells=cells)
+    ledger, planned = Ledger(options.into), _planned(options, table, options.only or "")
+    todo = each_once([job for job in planned if ledger.find(job) is None])
+    _make(options, planned, todo, ledger, "in the ledger")
+    short = " (shortened: for the trend only)" if options.quick or options.epochs else ""
+    shown = Shown(title=table.title + short, title_justify="left")
+    for heading in ("row", "column", "paper", "ours: last (n, best)", "difference"):
+        shown.add_column(heading, justify="left" if heading in ("row", "column") else "right")
+    for cell, summary in summaries(ledger, planned):
+        paper = "" if cell.paper is None else f"{cell.paper:.2f}"
+        ours = "" if summary is None else summary.text()
+        apart = "" if summary is None or cell.paper is None else f"{summary.last - cell.paper:+.2f}"
+        shown.add_row(cell.row, cell.column, paper, ours, apart)
+    show(shown)
     return 0
 
 
-def _name(job: Job) -> str:
-    return f"{job.cell.row}, {job.cell.column}, seed {job.recipe.seed}"
+def _figure(options: Namespace, figure: Figure) -> int:
+    ledger, planned = Ledger(options.into), _planned(options, figure, options.only or figure.only)
+    todo = [job for job in planned if not job.trained(options.runs)]  # a record has no weights to draw from
+    _make(options, planned, todo, ledger, "trained")
+    default = Path(options.runs) / f"{figure.name}{'-quick' if options.quick else ''}.png"
+    path = Path(options.out) if options.out else default
+    if options.dry_run:
+        print(f"then draws {path}")
+        return 0
+    place = _place(options)
+    name = lambda job: job.cell.row if job.at else ", ".join((job.cell.row, job.cell.column, *_short(options, job)))
+    runs = [(name(job), Run.open(job.folder(place.runs)), place.data_of(job)) for job in planned]
+    with console.display() as shown:
+        figure.draw(runs, path, options.device, shown)
+    print(path)
+    return 0
 
 
-def _plan(planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger) -> str:
-    lines = [f"{len(planned)} runs, {len(planned) - len(todo)} of them in the ledger, {len(todo)} to make"]
+def _short(options: Namespace, job: Job) -> list[str]:
+    """What a panel must say of a run that is not the paper's."""
+    return [f"{job.recipe.epochs} epochs"] if options.quick or options.epochs else []
+
+
+def _place(options: Namespace) -> Place:
+    return Place(options.data, options.runs, options.into, options.device, positive("--jobs", options.jobs))
+
+
+def _make(options: Namespace, planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str) -> None:
+    """Say what is to be made and how long it takes, and make it."""
+    place = _place(options)
+    print(_plan(each_once(planned), todo, ledger, there, place.jobs), flush=True)
+    if not todo or options.dry_run:
+        return
+    for job in todo:
+        place.check(job)  # what is missing is said before hours have passed
+    with console.display() as shown:
+        say = Quiet(shown.message)
+        for number, (job, record) in enumerate(make_all(todo, place, lambda job: shown), 1):
+            ledger.add(job, record)
+            found = read(record, job.cell)
+            value = "done" if found is None or job.cell.on else f"{found[0]:.2f}"
+            beside = "" if job.cell.paper is None or job.cell.on else f", paper {job.cell.paper:.2f}"
+            say.message(f"{number}/{len(todo)}  {job.name}: {value}{beside}")
+
+
+def _plan(planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str, at_once: int) -> str:
+    lines = [f"{len(planned)} runs, {len(planned) - len(todo)} of them {there}, {len(todo)} to make"]
     known = [(job, ledger.seconds(job)) for job in todo]
-    lines += [f"  {_name(job)}: " + ("?" if s is None else f"about {s / 60:.0f} min") for job, s in known]
-    if todo:
-        total = sum(s for _, s in known if s is not None) / 60
-        unknown_ones = sum(s is None for _, s in known)
-        more = f", and {unknown_ones} whose time is not known yet" if unknown_ones else ""
-        lines.append(f"about {total:.0f} minutes by the ledger's own runs on a GPU{more}")
+    lines += [f"  {job.name}: " + ("?" if s is None else f"about {s / 60:.0f} min") for job, s in known]
+    times = [seconds for _, seconds in known if seconds is not None]
+    if times:
+        together = f" one after the other; {at_once} at once share it and take less" if at_once > 1 else ""
+        lines.append(f"about {sum(times) / 60:.0f} minutes by the ledger's own runs on a GPU{together}")
+    if len(times) < len(todo):
+        lines.append(f"{len(todo) - len(times)} whose time is not known yet: the ledger has no such run on a GPU")
     return "\n".join(lines)
 
 
-def _show(table: Table, planned: Sequence[Job], ledger: Ledger, short: bool) -> None:
-    found = summaries(table, ledger, planned)
-    shown = Shown(title=table.title + (" (shortened: for the trend only)" if short else ""), title_justify="left")
-    for heading in ("row", "column", "paper", "ours: last (n, best)", "difference"):
-        shown.add_column(heading, justify="left" if heading in ("row", "column") else "right")
-    for cell in table.cells:
-        if (cell.row, cell.column) in found:
-            summary = found[cell.row, cell.column]
-            paper = "" if cell.paper is None else f"{cell.paper:.2f}"
-            ours = "" if summary is None else summary.text()
-            apart = "" if summary is None or cell.paper is None else f"{summary.last - cell.paper:+.2f}"
-            shown.add_row(cell.row, cell.column, paper, ours, apart)
-    show(shown)
+def _cost(options: Namespace) -> int:
+    """The paper's cost table; measured as one, because ratios are only good within one run."""
+    device, ledger = device_of(options.device), Ledger(options.into)
+    gpu, seconds = environment(device).get("gpu"), 0.4 if options.quick else 2.0
+    found = ledger.cost(PAPER, gpu, seconds) if gpu else None
+    before = ledger.cost(PAPER)
+    about = f"about {before['took'] / 60:.0f} min" if before and "took" in before else "?"
+    state = "in the ledger ('ressl cost' measures anew)" if found else f"to measure on this machine: {about}"
+    print(f"{COST}: {len(rows_of(PAPER))} rows, {state}", flush=True)
+    if options.dry_run:
+        return 0
+    if found is None:
+        found = cost(device, seconds, say=lambda text: print(text, flush=True))
+        print(f"written to {suite.write(found, options.into)}")
+    show_cost(found)
+    return 0

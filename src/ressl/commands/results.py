@@ -9,17 +9,20 @@ from typing import Any
 from ressl.engine.checkpoint import write_atomically
 from ressl.reproduce.grid import Ledger
 from ressl.reproduce.page import page
+from ressl.reproduce.pictures import pictures
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.description = "Write the page of all measured results from the records of the ledger."
+    parser.description = "Write the page of all measured results, and its pictures, from the records of the ledger."
     parser.add_argument("--ledger", default="results", metavar="FOLDER", help="default: results")
     parser.add_argument("--into", default="docs/RESULTS.md", metavar="FILE", help="default: docs/RESULTS.md")
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
-    path = Path(options.into)
+    path, ledger = Path(options.into), Ledger(options.ledger)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page(Ledger(options.ledger)).encode())
+    for picture in pictures(ledger).values():
+        print(picture.draw(path.parent / "images"))
+    write_atomically(path, page(ledger).encode())
     print(path)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -45,6 +45,39 @@ def maps(panels: Sequence[tuple[str, Tensor, Tensor]], classes: Sequence[str], p
         figure.legend(handles, names, loc="outside lower center", ncols=min(5, count), **look)
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     figure.savefig(path)
+    return path
+
+
+class Line(NamedTuple):
+    name: str
+    points: Sequence[tuple[float, float]]
+    look: Literal["", "main", "aside"] = ""  # the one that matters; or what the others are held against
+
+
+def line_panels(
+    panels: Sequence[tuple[str, Sequence[Line]]], path: Path, title: str, axes: tuple[str, str], log: bool = False
+) -> Path:
+    """(heading, lines) side by side; ``axes`` says what goes right and what goes up."""
+    figure = Figure(figsize=(max(5.2, 3.9 * len(panels)), 3.6), dpi=130, layout="constrained")
+    for axis, (heading, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for number, line in enumerate(lines):
+            colour = "#9aa5ae" if line.look == "aside" else COLOURS[number % len(COLOURS)]
+            style = ":" if line.look == "aside" else ("-", "--")[number // len(COLOURS) % 2]
+            width = 2.6 if line.look == "main" else 1.3
+            x, y = zip(*line.points, strict=True)
+            axis.plot(x, y, style, color=colour, linewidth=width, marker="o", markersize=2.5, label=line.name)
+        if log:
+            axis.set_xscale("log", base=2)
+            ticks = sorted({x for line in lines for x, _ in line.points})
+            axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axis.set_title(heading, fontsize=10, color=INK, loc="left")
+        axis.set_xlabel(axes[0], fontsize=9, color=INK)
+        axis.set_ylabel(axes[1], fontsize=9, color=INK)
+        calm(axis)
+        look = {"bbox_to_anchor": (1.01, 1), "loc": "upper left"} if len(lines) > 6 else {}
+        axis.legend(fontsize=7, frameon=False, **look)
+    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    figure.savefig(path, metadata={"Software": None})  # the same bytes from the same records
     return path
 
 

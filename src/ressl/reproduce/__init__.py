@@ -1,1 +1,1 @@
-"""The ledger of measured results."""
+"""The paper's tables and figures, and the ledger of measured results."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ressl.data.sources import DATA_SETS, parse_data
 from ressl.errors import ResslError
+from ressl.measuring import label_of, place_of
 from ressl.recipes import Recipe, get_recipe
+from ressl.reproduce.figures import Figure
 from ressl.reproduce.ledger import identity
 from ressl.reproduce.tables import Cell, Table
+from ressl.runs import Run
 
 LINEAR = "linear"
 
@@ -24,21 +30,39 @@ class Job:
 
     cell: Cell
     recipe: Recipe
+    at: str = ""  # a run that is there already, wherever it lies
 
-    @property
+    @cached_property
     def key(self) -> str:
         return identity(self.recipe)
 
+    @property
+    def name(self) -> str:
+        place = self.recipe.name if self.cell.on else self.cell.column  # one run has all columns of low-shot SVMs
+        return f"{self.cell.row}, {place}, seed {self.recipe.seed}"
+
     def folder(self, root: str | Path) -> Path:
         """Where its run lies: the same place every time, so that an interrupted one is found again."""
+        if self.at:
+            return Path(self.at)
         return Path(root) / f"{self.recipe.name}-{self.recipe.method}-s{self.recipe.seed}-{self.key[:10]}"
+
+    def trained(self, root: str | Path) -> bool:
+        return "finished" in Run(self.folder(root)).facts
 
 
 def jobs(
-    table: Table, *, seeds: Sequence[int] = (0,), epochs: int | None = None, quick: bool = False, only: str = ""
+    table: Table | Figure,
+    *,
+    seeds: Sequence[int] = (0,),
+    epochs: int | None = None,
+    quick: bool = False,
+    only: str = "",
 ) -> list[Job]:
     """All runs of a table; ``only`` keeps the cells whose row or column contains those words, ``quick`` shortens."""
-    chosen = [c for c in table.cells if only.lower() in f"{c.row} | {c.column} | {c.recipe}".lower()]
+    # Whole words: CIFAR-10 is not CIFAR-100.
+    words = re.compile(rf"(?<!\w){re.escape(only)}(?!\w)", re.IGNORECASE)
+    chosen = [c for c in table.cells if words.search(f"{c.row} | {c.column} | {c.recipe}")]
     if not chosen:
         raise ResslError(
             f"no cell of {table.name} has '{only}' in its row or column; see 'ressl reproduce {table.name}'"
@@ -55,13 +79,49 @@ def jobs(
     return made
 
 
+def jobs_of_runs(runs: Sequence[str], cells: Sequence[Cell]) -> list[Job]:
+    """The same numbers or pictures from runs that are there already, by the names of their folders."""
+    made = []
+    for path in runs:
+        run = Run.open(path)
+        if "finished" not in run.facts:
+            raise ResslError(f"the run {path} is not finished; continue it with --resume first")
+        columns = {cell.column: cell for cell in cells}.values()
+        made += [Job(replace(cell, row=run.path.name, paper=None), run.recipe, str(run.path)) for cell in columns]
+    return made
+
+
+def each_once(planned: Sequence[Job]) -> list[Job]:
+    """One job per run: several cells may be numbers of the same one."""
+    return list({(job.key, job.at): job for job in reversed(planned)}.values())[::-1]
+
+
+def read(record: dict[str, Any], cell: Cell) -> tuple[float, float | None] | None:
+    """(last, best) of a cell in a record of its run; None where that has not been evaluated."""
+    evaluations = record["evaluations"]
+    if not cell.on:
+        found = evaluations.get(LINEAR)
+        return None if found is None else (found["last"], found["best"])
+    kind, place = parse_data(cell.on)
+    wanted = {"protocol": "svm", "data": label_of(kind, place)}
+    if DATA_SETS[kind].needs_root:  # of two folders of one name, one
+        wanted["place"] = place_of(kind, place)
+    for found in evaluations.values():
+        if all(found.get(key) == value for key, value in wanted.items()):
+            return next(((row["mean"], None) for row in found["by_shots"] if row["shots"] == cell.shots), None)
+    return None
+
+
 class Ledger:
     """The records of a folder, by experiment."""
 
     def __init__(self, folder: str | Path = "results") -> None:
         self.records: dict[str, list[dict[str, Any]]] = {}
+        self.costs: list[dict[str, Any]] = []  # measurements of speed
         for path in sorted(Path(folder).glob("*.json")):
             record = _read(path)
+            if record.get("kind") == "cost":
+                self.costs.append(record)
             if record.get("kind") != "pretrain":
                 continue
             recipe = Recipe.from_json(json.dumps(record["recipe"]), str(path))  # an older record lacks newer fields
@@ -72,23 +132,34 @@ class Ledger:
 
     def find(self, job: Job) -> dict[str, Any] | None:
         """The newest record of a job that has been evaluated."""
-        found = [r for r in self.records.get(job.key, ()) if LINEAR in r["evaluations"]]
+        found = [r for r in self.records.get(job.key, ()) if read(r, job.cell) is not None]
         return max(found, key=lambda r: r["finished"]) if found else None
+
+    def cost(self, name: str, gpu: str | None = None, seconds: float = 0.0) -> dict[str, Any] | None:
+        """The fullest measurement of that name, on that card or on any, the longest and newest of such; no toys."""
+        spent = lambda record: record.get("seconds", 0.0)  # on each row
+        fit = lambda r: r["name"] == name and not r["small"] and gpu in (None, r["environment"].get("gpu"))
+        found = [record for record in self.costs if fit(record) and spent(record) >= seconds]
+        return max(found, key=lambda r: (len(r["rows"]), spent(r), r["started"]), default=None)
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({record["seed"] for record in self})
 
     def add(self, job: Job, record: dict[str, Any]) -> None:
         self.records.setdefault(job.key, []).append(record)
 
     def seconds(self, job: Job) -> float | None:
-        """About how long a job takes, by the runs of the same data (and method, if there are any) so far."""
-        per_epoch: dict[bool, list[float]] = {True: [], False: []}
-        for records in self.records.values():
-            for record in records:
-                made = record["recipe"]
-                alike = all(made[key] == getattr(job.recipe, key) for key in ("data", "backbone", "width"))
-                if alike and record["environment"].get("device") == "cuda":
-                    per_epoch[made["method"] == job.recipe.method].append(record["seconds"] / made["epochs"])
-        known = per_epoch[True] or per_epoch[False]
-        return statistics.median(known) * job.recipe.epochs if known else None
+        """About how long a job takes: by the run that is most like it, the same method first, then the length."""
+        known: list[tuple[bool, float, float]] = []
+        for record in self:
+            made = record["recipe"]
+            alike = all(made[key] == getattr(job.recipe, key) for key in ("data", "backbone", "width", "batch_size"))
+            if alike and record["environment"].get("device") == "cuda":
+                share = record["seconds"] / record.get("jobs", 1)  # of the card, where several ran at once
+                ratio = job.recipe.epochs / made["epochs"]
+                known.append((made["method"] == job.recipe.method, -abs(math.log(ratio)), share * ratio))
+        return max(known)[2] if known else None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -106,37 +177,38 @@ class Summary:
     """What the runs of one cell came to."""
 
     last: float
-    best: float
+    best: float | None  # of the linear evaluation
     spread: float | None  # standard deviation over seeds
     n: int
-    knn: float | None
 
     @classmethod
-    def of(cls, records: Sequence[dict[str, Any]]) -> Summary | None:
-        if not records:
+    def of(cls, records: Sequence[dict[str, Any]], cell: Cell) -> Summary | None:
+        found = [pair for record in records if (pair := read(record, cell)) is not None]
+        if not found:
             return None
-        last = [record["evaluations"][LINEAR]["last"] for record in records]
-        best = [record["evaluations"][LINEAR]["best"] for record in records]
-        curves = [record["curves"]["knn"][-1][1] for record in records if record["curves"].get("knn")]
+        last = [value for value, _ in found]
+        best = [value for _, value in found if value is not None]
         return cls(
             statistics.fmean(last),
-            statistics.fmean(best),
+            statistics.fmean(best) if best else None,
             statistics.stdev(last) if len(last) > 1 else None,
             len(last),
-            statistics.fmean(curves) if curves else None,
         )
 
     def text(self) -> str:
-        """``90.02 +- 0.11 (n 3, best 90.15)``"""
+        """``90.02 ± 0.11 (n 3, best 90.15)``"""
         spread = "" if self.spread is None or math.isnan(self.spread) else f" ± {self.spread:.2f}"
-        return f"{self.last:.2f}{spread} (n {self.n}, best {self.best:.2f})"
+        best = "" if self.best is None else f", best {self.best:.2f}"
+        return f"{self.last:.2f}{spread} (n {self.n}{best})"
 
 
-def summaries(table: Table, ledger: Ledger, planned: Sequence[Job]) -> dict[tuple[str, str], Summary | None]:
-    """(row, column) -> what the ledger has of the planned jobs."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def summaries(ledger: Ledger, planned: Sequence[Job]) -> list[tuple[Cell, Summary | None]]:
+    """Every planned cell, and what the ledger has of its jobs."""
+    of_cell: dict[tuple[str, str], list[Job]] = {}
     for job in planned:
-        place = found.setdefault((job.cell.row, job.cell.column), [])
-        if (record := ledger.find(job)) is not None:
-            place.append(record)
-    return {place: Summary.of(records) for place, records in found.items()}
+        of_cell.setdefault((job.cell.row, job.cell.column), []).append(job)
+    found = []
+    for some in of_cell.values():
+        records = [record for job in some if (record := ledger.find(job)) is not None]
+        found.append((some[0].cell, Summary.of(records, some[0].cell)))
+    return found

@@ -54,6 +54,7 @@ def record(run: Run) -> dict[str, Any]:
         "environment": facts["environment"],
         "finished": facts["finished"],
         "seconds": facts["seconds"],
+        "jobs": facts.get("jobs", 1),  # runs that shared the machine; of more than one the speed says little
         "steps": facts["steps"],
         "precision": facts["precision"],
         "engine": facts["engine"],

@@ -6,34 +6,48 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ressl.methods import METHODS
 from ressl.recipes import RECIPES, Recipe
 from ressl.recipes.typed import plain
+from ressl.reproduce.differences import differences, not_measured
 from ressl.reproduce.grid import Job, Ledger, Summary, jobs
-from ressl.reproduce.tables import TABLES, Cell, Table
-
-SEEDS = tuple(range(10))  # whose runs the page looks for
+from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures
+from ressl.reproduce.tables import IMAGENET, LOWSHOT, TABLES, Cell, Table
 
 HEAD = """\
 # Results
 
 Made by `ressl results` from the records in `results/`; a test fails when the two differ. Every number is a run of this
 program. *Ours* is the **last** epoch of the linear evaluation (mean ± standard deviation over n seeds), with the best
-test epoch beside it, which is what the authors' script prints. Where nothing stands, nothing has been measured.
+test epoch beside it, which is what the authors' script prints. Where nothing stands, nothing has been measured. Runs
+that `--jobs` made together have no speed and no minutes here.
 """
 
 
 def page(ledger: Ledger) -> str:
     parts = [HEAD]
     shown: set[int] = set()
+    drawn = pictures(ledger)
     for table in TABLES.values():
         parts += [*_table(table, ledger, False, shown), *_table(table, ledger, True, shown)]
+        if table.name in drawn:
+            parts += _picture(drawn[table.name])
+        if table.name == IMAGENET.name:
+            parts += _paper_cost(ledger)
+    if "methods" in drawn:
+        parts += [*_methods(compared(ledger), drawn["methods"])]
+    parts += [*_speeds(ledger), *not_measured(ledger), *differences(ledger)]
     parts += list(_others([record for record in ledger if id(record) not in shown]))
     return "\n".join(parts).rstrip() + "\n"
 
 
+def _picture(picture: Picture) -> Iterator[str]:
+    yield f"\n![{picture.title}](images/{picture.file})"
+
+
 def _table(table: Table, ledger: Ledger, quick: bool, shown: set[int]) -> Iterator[str]:
     planned: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs(table, seeds=SEEDS, quick=quick):
+    for job in jobs(table, seeds=ledger.seeds or [0], quick=quick):
         planned.setdefault((job.cell.row, job.cell.column), []).append(job)
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for place, some in planned.items():
@@ -51,7 +65,7 @@ def _table(table: Table, ledger: Ledger, quick: bool, shown: set[int]) -> Iterat
     yield "|---|---|---:|---:|---:|---:|---:|---|"
     for cell in table.cells:
         records = found[cell.row, cell.column]
-        summary = Summary.of(records)
+        summary = Summary.of(records, cell)
         if summary is not None:
             yield _row(cell, summary, records, planned[cell.row, cell.column][0], quick)
 
@@ -59,12 +73,77 @@ def _table(table: Table, ledger: Ledger, quick: bool, shown: set[int]) -> Iterat
 def _row(cell: Cell, summary: Summary, records: list[dict[str, Any]], job: Job, quick: bool) -> str:
     paper = "" if cell.paper is None else f"{cell.paper:.2f}"
     difference = "" if cell.paper is None or quick else f"{summary.last - cell.paper:+.2f}"
-    speed = max((r["images_per_second"] or 0 for r in records), default=0)
-    minutes = min(r["seconds"] for r in records) / 60
+    alone = [r for r in records if r.get("jobs", 1) == 1]
+    speed = f"{max(r['images_per_second'] or 0 for r in alone):,.0f}" if alone else ""
+    minutes = f"{min(r['seconds'] for r in alone) / 60:.1f}" if alone else ""
+    again = command(cell, job.recipe.epochs if quick else None)
+    if cell.on:  # a run, and then its SVMs
+        again = f"ressl reproduce {LOWSHOT.name} --only '{cell.row}'{' --quick' if quick else ''}"
     return (
-        f"| {cell.row} | {cell.column} | {paper} | {summary.text()} | {difference} | {speed:,.0f} | {minutes:.1f} | "
-        f"`{command(cell, job.recipe.epochs if quick else None)}` |"
+        f"| {cell.row} | {cell.column} | {paper} | {summary.text()} | {difference} | {speed} | {minutes} | `{again}` |"
     )
+
+
+def _paper_cost(ledger: Ledger) -> Iterator[str]:
+    """Table 8, if it was measured."""
+    yield "\n## Table 8: the cost of an ImageNet epoch\n"
+    found = ledger.cost("imagenet")
+    if found is None:
+        yield "`ressl reproduce cost`, not measured.\n"
+        return
+    yield f"`ressl reproduce cost`, {_hardware(found)}.\n"
+    yield "| | paper, V100 hours | ours, GPU hours | images/s | memory GB |"
+    yield "|---|---:|---:|---:|---:|"
+    for row in found["rows"]:
+        hours, memory = row["paper"]["hours_per_epoch"], row["peak_memory_gb"]
+        yield (
+            f"| {row['name']} | {'' if hours is None else f'{hours:.2f}'} | {row['hours_per_epoch']:.3f} | "
+            f"{row['images_per_second']:,.0f} | {'' if memory is None else f'{memory:.1f}'} |"
+        )
+    yield ""
+    for pair in found["ratios"]:
+        beside = "" if pair["paper"] is None else f" (paper {pair['paper']:.2f})"
+        yield f"- {pair['ratio']}: **{pair['ours']:.2f}** in time{beside}"
+
+
+def _methods(records: list[dict[str, Any]], picture: Picture) -> Iterator[str]:
+    epochs = records[0]["recipe"]["epochs"]
+    yield f"\n## Every method on CIFAR-10, {epochs} epochs\n"
+    yield (
+        f"`ressl pretrain cifar10 --method M --epochs {epochs} --warmup-epochs "
+        f"{records[0]['recipe']['warmup_epochs']:g}`, kNN by the frozen student backbone. "
+        "Short runs: how fast they learn, not how far."
+    )
+    yield from _picture(picture)
+    yield "\n| | kNN, last epoch | linear, last epoch | seed |"
+    yield "|---|---:|---:|---:|"
+    for r in sorted(records, key=last_knn, reverse=True):
+        linear = r["evaluations"].get("linear", {}).get("last")
+        shown = "" if linear is None else f"{linear:.2f}"
+        yield f"| {METHODS[r['recipe']['method']].title} | {last_knn(r):.2f} | {shown} | {r['seed']} |"
+
+
+def _speeds(ledger: Ledger) -> Iterator[str]:
+    """What a step of each method costs, measured in one go on a card of its own."""
+    found = ledger.cost(COMPARED)
+    if found is None:
+        return
+    ratios = {pair["ratio"].removesuffix(" / MoCo v2"): pair for pair in found["ratios"]}
+    yield "\n## What a step of each method costs, CIFAR-10\n"
+    yield f"`ressl cost {COMPARED}`, {_hardware(found)}. Time beside MoCo v2's; the paper's is of ImageNet.\n"
+    yield "| | images/s | time / MoCo v2 | paper | memory GB |"
+    yield "|---|---:|---:|---:|---:|"
+    for row in sorted(found["rows"], key=lambda row: -row["images_per_second"]):
+        pair = ratios.get(row["name"], {"ours": 1.0, "paper": 1.0})
+        paper = "" if pair["paper"] is None else f"{pair['paper']:.2f}"
+        memory = "" if row["peak_memory_gb"] is None else f"{row['peak_memory_gb']:.2f}"
+        yield f"| {row['name']} | {row['images_per_second']:,.0f} | {pair['ours']:.2f} | {paper} | {memory} |"
+
+
+def _hardware(record: dict[str, Any]) -> str:
+    made, row = record["environment"], record["rows"][0]
+    engine = f"{row['engine']} engine, {row['precision']}, batch {row['batch']}"
+    return f"{made.get('gpu') or 'CPU'}, {engine}, torch {made['torch']}, commit {made.get('commit')}"
 
 
 def command(cell: Cell, epochs: int | None = None) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ressl.data.sources import parse_data
 from ressl.engine.loop import Display
 from ressl.errors import ResslError
 from ressl.evaluating import evaluate
 from ressl.pretraining import pretrain
 from ressl.reproduce.grid import Job
 from ressl.reproduce.ledger import write_record
+from ressl.reproduce.workers import at_once
 from ressl.runs import Run
 
 
@@ -27,13 +28,31 @@ class Place:
     runs: str = "runs/reproduce"
     into: str = "results"
     device: str = "auto"
+    jobs: int = 1  # at once
 
     def data_of(self, job: Job) -> str | None:
+        """Where a job's own data lies; None leaves it to the data set, or to the run that has been there."""
+        return None if job.at else self._folder(job.recipe.data)
+
+    def other_data(self, job: Job) -> str:
+        """The other data that a job's number is measured on, as ``NAME=PATH``."""
+        kind, place = parse_data(job.cell.on)
+        place = place or self._folder(kind)
+        return kind if place is None else f"{kind}={place}"
+
+    def check(self, job: Job) -> None:
+        """Say what is missing before hours have passed."""
+        if not job.trained(self.runs) or not job.cell.on:
+            self.data_of(job)
+        if job.cell.on:
+            self.other_data(job)
+
+    def _folder(self, name: str) -> str | None:
         if self.data is None:
             return None
-        own = Path(self.data) / job.recipe.data
+        own = Path(self.data) / name
         if not own.is_dir():
-            raise ResslError(f"{self.data} has no folder '{job.recipe.data}'; put the data set there")
+            raise ResslError(f"{self.data} has no folder '{name}'; put the data set there")
         return str(own)
 
 
@@ -51,31 +70,39 @@ class Quiet:
 def make(job: Job, place: Place, display: Display) -> dict[str, Any]:
     """Train (or go on where it was interrupted), evaluate and record one job; returns its record."""
     folder = job.folder(place.runs)
-    data = place.data_of(job)
-    begun = (folder / "recipe.json").exists()
-    if not begun or "finished" not in Run.open(folder).facts:
-        pretrain(job.recipe, data=data, out=folder, resume=begun, device=place.device, display=display)
+    if not job.trained(place.runs):
+        begun = (folder / "recipe.json").exists()
+        data = place.data_of(job)
+        try:
+            pretrain(job.recipe, data=data, out=folder, resume=begun, device=place.device, display=display)
+        finally:
+            _note_company(Run(folder), place.jobs)
     run = Run.open(folder)
-    for protocol in ("linear", "knn"):
-        evaluate(run, protocol, data=data, device=place.device)
+    if job.cell.on:
+        evaluate(run, "svm", data=place.other_data(job), device=place.device, display=display)
+    else:
+        for protocol in ("linear", "knn"):
+            evaluate(run, protocol, data=place.data_of(job), device=place.device)
     record: dict[str, Any] = json.loads(write_record(run, place.into).read_text(encoding="utf-8"))
     return record
 
 
-def _make_quietly(job: Job, place: Place) -> dict[str, Any]:
+def _note_company(run: Run, jobs: int) -> None:
+    """How many runs had the machine at once, at the most: the speed of one among others is not its speed."""
+    if (run.path / "recipe.json").exists():
+        run.note({"jobs": max(jobs, run.facts.get("jobs", 1))})
+
+
+def _make_quietly(place: Place, job: Job) -> dict[str, Any]:
     return make(job, place, Quiet())
 
 
 def make_all(
-    todo: Sequence[Job], place: Place, at_once: int, display: Callable[[Job], Display]
+    todo: Sequence[Job], place: Place, display: Callable[[Job], Display]
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Every job with its record, as they are done. A run that is stopped half-way is continued the next time."""
-    if at_once == 1:
+    if place.jobs == 1:
         for job in todo:
             yield job, make(job, place, display(job))
-        return
-    # Fresh processes: a forked one would inherit a CUDA context that it cannot use.
-    with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_make_quietly, job, place): job for job in todo}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
+    else:
+        yield from at_once(partial(_make_quietly, place), todo, place.jobs)

@@ -1,0 +1,29 @@
+"""The paper's two figures, from runs to a picture: neighbours of augmented queries, and maps side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ressl.inspecting import map_of, neighbours_of
+from ressl.measuring import Bench
+from ressl.report import galleries, plots
+
+Named = Sequence[tuple[str, Bench]]  # runs by the name that stands above them
+
+
+def draw_neighbours(runs: Named, path: Path, rows: int = 3) -> Path:
+    """Figure 2: the ten nearest training pictures of weakly and of strongly augmented queries."""
+    blocks, names = [], list[str]()
+    for name, bench in runs:
+        made = [neighbours_of(bench, kind, rows) for kind in ("weak", "contrastive")]
+        blocks.append((name, [(n.kind, n.queries, n.found, n.right) for n in made]))
+        names = made[0].names
+    return galleries.neighbour_blocks(blocks, path, "Nearest neighbours (red: another class)", names)
+
+
+def draw_maps(runs: Named, path: Path, pictures: int = 2000) -> Path:
+    """Figure 3: t-SNE of the test pictures, one panel per run."""
+    made = [(name, map_of(bench, pictures)) for name, bench in runs]
+    panels = [(name, m.xy, m.labels) for name, m in made]
+    return plots.maps(panels, runs[0][1].data.classes, path, "t-SNE of test pictures")

@@ -1,0 +1,74 @@
+"""What the page must say beside its numbers: how our runs differ from the paper's, and what nobody has measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ressl.reproduce.grid import Ledger, read
+from ressl.reproduce.tables import LOWSHOT
+
+DIFFERENCES = """\
+Training:
+
+- **The machine.** One GPU; the paper's ImageNet runs took eight. The eight batch-norm groups of a batch are every
+  eighth sample instead of eight blocks, which is the same for a batch in random order.
+- **Arithmetic.** On a GPU bf16 in the networks; weights, batch-norm statistics, similarities to the queue, softmax and
+  loss in float32. The step runs as one CUDA graph with fused kernels, so sums are made in another order. The paper
+  speaks of no reduced precision; `--precision fp32 --engine eager` has none either.
+- **Views** are made on the device, in float. torchvision and PIL round to 256 levels after every operation, we do not.
+  The blur is a Gaussian cut at three sigma (PIL's is a chain of box blurs). Both are held against torchvision in the
+  tests. Large JPEG files are decoded at a fraction of their size where every crop still gets twice the pixels it needs.
+- **Random numbers** (order, crops, weights, queue) are our own, so a seed of ours is none of the authors'.
+- **Short runs** (`--quick`) warm up for a tenth of their epochs, not for five.
+
+Where the paper is silent we follow the authors' code: a head without batch norm, a queue that begins as random unit
+vectors, a teacher of parameters only and in train mode, weight decay on every parameter, the max-pool kept on 64 px,
+colour jitter in an order drawn for every picture, a new learning rate at every step.
+
+Evaluation:
+
+- **Last and best.** Ours is the last epoch; the authors' script prints the best test epoch, which stands beside it.
+- **Linear evaluation** sees bf16 features on a GPU; the classifier itself learns in float32.
+- **Supervised.** The paper does not give its recipe, and its number is likely that of the network's own classifier.
+  Ours is a linear classifier on the frozen backbone, like all others.
+- **STL-10**'s test pictures stay at 96 px, as in the authors' code; the paper speaks of a centre crop (`--resize`).
+- **kNN** (cosine, 200 neighbours, votes exp(cosine / 0.1)) is not in the paper.
+- **Low-shot SVMs.** The paper gives no C; ours is 1 on features of unit length, positives count twice. Its row of
+  random weights is left out: `ressl evaluate torchvision/resnet50 --data voc07 --protocol svm` gives it.
+- **Cost.** Random pictures that lie on the GPU, batch 256 for every method, one GPU; the paper reads ImageNet, and
+  trains SimCLR and BYOL with 4096 on 32 GPUs.
+- **Figures 2 and 3** query and map test pictures (at most 2,000 of them); the paper takes training pictures.
+
+The other methods: what the paper leaves open (heads, temperatures, momentum) is as usual for each, see
+[Methods](METHODS.md#where-we-differ-from-the-papers) and `src/ressl/recipes/baselines.py`.
+"""
+
+
+def differences(ledger: Ledger) -> Iterator[str]:
+    yield "\n## How this differs from the paper\n"
+    made = Counter(
+        f"{r['environment'].get('gpu', 'CPU')}, {r['precision']}, {r['engine']} engine"
+        for r in ledger
+        if "precision" in r and "engine" in r
+    )
+    if made:
+        yield (
+            "The records were made on: " + "; ".join(f"{where} ({n} runs)" for where, n in sorted(made.items())) + ".\n"
+        )
+    yield DIFFERENCES.rstrip()
+
+
+def not_measured(ledger: Ledger) -> Iterator[str]:
+    measured = {record["recipe"]["data"] for record in ledger if "linear" in record["evaluations"]}
+    missing = [title for data, title in (("stl10", "STL-10"), ("imagenet", "ImageNet")) if data not in measured]
+    if not any(read(record, LOWSHOT.cells[-1]) for record in ledger):
+        missing.append("VOC07")
+    if missing:
+        first, last = ", ".join(missing[:-1]), missing[-1]
+        names = f"{first} and {last}" if first else last
+        yield "\n## Not measured\n"
+        yield (
+            f"**{names} {'have' if first else 'has'} not been measured.** Their commands run end to end in the tests,\n"
+            "on small files in the official formats. That shows that they work, and nothing about their numbers."
+        )

@@ -1,0 +1,110 @@
+"""Several pieces of work at once, each in a process of its own, all of which stop together and tidily."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, TypeVar
+
+from ressl.engine.signals import Interrupted, Terminated, tidy_exit
+from ressl.errors import ResslError
+
+Work = TypeVar("Work")
+PATIENCE = 120.0  # seconds for a worker to save and leave
+
+# Fresh processes: a forked one would inherit a CUDA context that it cannot use.
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def at_once(
+    do: Callable[[Work], dict[str, Any]], todo: Sequence[Work], workers: int
+) -> Iterator[tuple[Work, dict[str, Any]]]:
+    """(work, what came of it) as they are done; ``do`` is a function of a module, for other processes must find it.
+
+    A failure, a signal or a caller that goes away stops all workers, each as if it had got a SIGTERM of its own.
+    """
+    waiting = list(todo)
+    crew: dict[Connection, SpawnProcess] = {}
+    busy: dict[Connection, Work] = {}
+    try:
+        for _ in range(min(workers, len(waiting))):
+            here, there = _SPAWN.Pipe()
+            process = _SPAWN.Process(target=_work, args=(do, there))
+            with _deaf_to_ctrl_c():
+                process.start()
+            there.close()
+            crew[here] = process
+            busy[here] = waiting.pop(0)
+            here.send(busy[here])
+        while busy:
+            for line in wait(list(busy)):
+                assert isinstance(line, Connection)
+                done, result = busy.pop(line), _answer(line, crew[line])
+                if waiting:
+                    busy[line] = waiting.pop(0)
+                    line.send(busy[line])
+                yield done, result
+    finally:
+        _stop(crew, busy)
+
+
+def _work(do: Callable[[Any], dict[str, Any]], line: Connection) -> None:
+    """The life of a worker: one piece after the other, until the line is cut or a signal comes."""
+    with suppress(EOFError, OSError, Terminated, KeyboardInterrupt), tidy_exit():
+        while True:
+            piece = line.recv()
+            try:
+                line.send((do(piece), None))
+            except (ResslError, OSError) as error:  # a full disk, too
+                line.send((None, str(error)))
+            except Interrupted:  # saved; nobody waits for an answer
+                return
+
+
+def _answer(line: Connection, process: SpawnProcess) -> dict[str, Any]:
+    try:
+        result, error = line.recv()
+    except EOFError:
+        process.join()
+        raise ResslError(
+            f"a worker was lost (exit code {process.exitcode}); go on with the same command, with fewer --jobs if "
+            "memory ran out"
+        ) from None
+    if error is not None:
+        raise ResslError(error)
+    found: dict[str, Any] = result
+    return found
+
+
+def _stop(crew: dict[Connection, SpawnProcess], busy: Container[Connection]) -> None:
+    """Ask all to leave, and wait until they have saved. A second Ctrl-C does not wait."""
+    try:
+        for line, process in crew.items():
+            if line in busy:
+                process.terminate()
+            line.close()  # an idle one leaves by itself
+        for process in crew.values():
+            process.join(PATIENCE)
+    finally:
+        for process in crew.values():
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What is started inside does not hear the terminal's Ctrl-C: we do, and pass it on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

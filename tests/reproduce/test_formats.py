@@ -1,0 +1,118 @@
+"""What cannot be measured here runs end to end on small files in the true formats."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ressl import cli
+from ressl.engine.signals import Interrupted
+from ressl.errors import ResslError
+from ressl.evaluation.svm import SvmProtocol
+from ressl.reproduce import running
+from ressl.reproduce.grid import Ledger, jobs
+from ressl.reproduce.page import page
+from ressl.reproduce.tables import TABLES
+
+
+@pytest.fixture
+def words(tmp_path: Path, data: Path) -> list[str]:
+    return ["--data", str(data), "--device", "cpu", "--runs", str(tmp_path / "runs"), "--into", str(tmp_path / "led")]
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def test_stl10_learns_from_unlabelled_pictures_too(tmp_path, words, shrunk, monkeypatch) -> None:
+    monkeypatch.setitem(TABLES, "table1", shrunk(TABLES["table1"]))
+    assert cli.main(["reproduce", "table1", "--only", "MoCo v2 | STL-10", *words]) == 0
+    (record,) = records(tmp_path / "led")
+    assert record["steps"] == 3  # of 16 of the 24 + 24 pictures
+    assert record["evaluations"]["linear"]["test_pictures"] == 12
+    line = next(line for line in page(Ledger(tmp_path / "led")).splitlines() if line.startswith("| MoCo v2 | STL-10"))
+    assert "| 85.88 |" in line
+
+
+@pytest.mark.parametrize("only", ["ReSSL, 5 crops", "MoCo v2 | ResNet-18"])
+def test_imagenet_trains_from_jpeg_files(tmp_path, words, shrunk, monkeypatch, capsys, only: str) -> None:
+    monkeypatch.setitem(TABLES, "imagenet", shrunk(TABLES["imagenet"]))
+    assert cli.main(["reproduce", "imagenet", "--only", only, *words]) == 0
+    (record,) = records(tmp_path / "led")
+    assert len(record["recipe"]["views"]) == (6 if "crops" in only else 2)
+    assert record["steps"] == 2
+    assert record["evaluations"]["linear"]["test_pictures"] == 12
+    shown = capsys.readouterr().out
+    assert "streaming: pictures differ in size" in shown
+    assert "**STL-10 and VOC07 have not been measured" in page(Ledger(tmp_path / "led"))
+
+
+@pytest.fixture
+def lowshot(shrunk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TABLES, "lowshot", shrunk(TABLES["lowshot"]))
+
+
+def test_lowshot_measures_one_run_by_four_numbers(tmp_path, words, lowshot, capsys, monkeypatch) -> None:
+    assert cli.main(["reproduce", "lowshot", "--only", "ReSSL", *words]) == 0
+    (record,) = records(tmp_path / "led")
+    rows = {row["shots"]: row for row in record["evaluations"]["svm-on-voc07"]["by_shots"]}
+    assert list(rows) == [16, 32, 64, None]
+    assert "linear" not in record["evaluations"]  # not asked for
+    shown = capsys.readouterr().out
+    assert "1 runs, 0 of them in the ledger, 1 to make" in shown
+    text = page(Ledger(tmp_path / "led"))
+    assert f"| ReSSL | K 16 | 79.17 | {rows[16]['mean']:.2f} (n 1) |" in text
+    assert f"| ReSSL | all labels | 86.31 | {rows[None]['mean']:.2f} (n 1) |" in text
+    assert "`ressl reproduce lowshot --only 'ReSSL'` |" in text
+    assert "STL-10 and ImageNet have not been measured" in text
+    monkeypatch.setattr(running, "make", lambda *a: pytest.fail("made again"))
+    assert cli.main(["reproduce", "lowshot", "--only", "ReSSL", *words]) == 0
+    assert "1 of them in the ledger, 0 to make" in capsys.readouterr().out
+
+
+def test_lowshot_of_a_run_on_any_labelled_folder_is_accuracy(tmp_path, words, lowshot, data, make_folder, capsys):
+    job = jobs(TABLES["lowshot"], only="MoCo v2")[0]
+    place = running.Place(str(data), str(tmp_path / "runs"), str(tmp_path / "led"), "cpu")
+    running.make(job, place, running.Quiet())
+    photos = make_folder(n=48)
+    run = job.folder(place.runs)
+    asked = ["reproduce", "lowshot", "--from", str(run), "--on", str(photos), "--device", "cpu"]
+    assert cli.main([*asked, "--into", str(tmp_path / "other")]) == 0
+    (record,) = records(tmp_path / "other")
+    found = record["evaluations"]["svm-on-photos"]
+    assert found["measure"] == "top-1"
+    assert found["settings"]["shots"] == list(SvmProtocol().shots)
+    shown = capsys.readouterr().out
+    assert f"{found['by_shots'][0]['mean']:.2f} (n 1)" in shown
+    assert "76.14" not in shown  # that is VOC07's
+    assert str(tmp_path) not in json.dumps(record)
+
+
+def test_an_interrupted_lowshot_goes_on(tmp_path, lowshot, data) -> None:
+    job = jobs(TABLES["lowshot"], only="ReSSL")[0]
+    place = lambda name: running.Place(str(data), str(tmp_path / name), str(tmp_path / f"{name}-led"), "cpu")
+
+    class Stopping(running.Quiet):
+        def progress(self, done: int, total: int, values: dict[str, float]) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        running.make(job, place("cut"), Stopping())
+    cut, whole = (running.make(job, place(name), running.Quiet()) for name in ("cut", "whole"))
+    assert cut["evaluations"]["svm-on-voc07"]["by_shots"] == whole["evaluations"]["svm-on-voc07"]["by_shots"]
+
+
+def test_what_is_missing_is_said_first(tmp_path, data, lowshot, capsys) -> None:
+    (data / "voc07").rename(data / "voc")
+    words = ["--data", str(data), "--runs", str(tmp_path / "runs"), "--into", str(tmp_path / "led")]
+    assert cli.main(["reproduce", "lowshot", "--only", "ReSSL", *words]) == 2
+    assert "has no folder 'voc07'; put the data set there" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    place = running.Place(str(data))
+    with pytest.raises(ResslError, match="has no folder 'voc07'"):
+        place.check(jobs(TABLES["lowshot"])[0])

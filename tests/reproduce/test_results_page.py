@@ -1,0 +1,195 @@
+"""The page's pictures and sections, from records made up for it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from ressl import cli
+from ressl.methods import METHODS
+from ressl.recipes import Recipe, get_recipe
+from ressl.reproduce.grid import Ledger, jobs
+from ressl.reproduce.ledger import SCHEMA
+from ressl.reproduce.page import page
+from ressl.reproduce.pictures import compared, pictures
+from ressl.reproduce.tables import TABLES
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(recipe: Recipe, linear: float | None = None, knn: float = 40.0, **changes: Any) -> dict[str, Any]:
+    evaluations = {} if linear is None else {"linear": {"last": linear, "best": linear + 0.5}}
+    made = json.loads(recipe.to_json())
+    return {
+        "schema": SCHEMA, "kind": "pretrain", "name": made["name"], "recipe": made, "seed": made["seed"],
+        "commit": "abc", "environment": {"device": "cuda", "gpu": "some GPU"}, "finished": "2026-01-01T00:00:00Z",
+        "seconds": 120.0, "jobs": 1, "steps": 1, "images_per_second": 1000.0, "evaluations": evaluations,
+        "curves": {"knn": [[1, knn / 2], [2, knn]]},
+    } | changes  # fmt: skip
+
+
+def write(folder: Path, *records: dict[str, Any]) -> Ledger:
+    folder.mkdir(exist_ok=True)
+    for number, one in enumerate(records):
+        (folder / f"{number}.json").write_text(json.dumps(one))
+    return Ledger(folder)
+
+
+def short(method: str, **changes: Any) -> Recipe:
+    return get_recipe("cifar10").replace(method=method, **{"epochs": 20, "warmup_epochs": 2.0} | changes)
+
+
+def test_methods_are_compared_at_the_length_that_most_of_them_have(tmp_path: Path) -> None:
+    ledger = write(
+        tmp_path / "led",
+        record(get_recipe("cifar10"), 90.0, 89.0),  # 200 epochs: alone
+        record(short("ressl"), knn=70.0),
+        record(short("ressl", seed=1), knn=99.0),  # another seed
+        record(short("ressl"), knn=71.0, finished="2026-02-01T00:00:00Z"),  # the newer one
+        record(short("byol"), knn=60.0),
+        record(short("moco-v2", lr=0.5), knn=98.0),  # another experiment
+        record(short("seed", teacher="runs/x", teacher_backbone="resnet18"), knn=65.0),
+    )
+    assert [(r["recipe"]["method"], r["curves"]["knn"][-1][1]) for r in compared(ledger)] == [
+        ("ressl", 71.0), ("byol", 60.0), ("seed", 65.0),
+    ]  # fmt: skip
+    picture = pictures(ledger)["methods"]
+    ((heading, lines),) = picture.panels
+    assert heading == "20 epochs"
+    assert [line.name for line in lines] == ["ReSSL", "SEED", "BYOL"]  # as they end
+    assert lines[0].points == [(1, 35.5), (2, 71.0)]
+    text = page(ledger)
+    assert "## Every method on CIFAR-10, 20 epochs" in text
+    assert "![kNN on CIFAR-10 while training](images/methods-knn.png)" in text
+    assert "| BYOL | 60.00 |  | 0 |" in text
+
+
+def test_one_method_is_no_comparison(tmp_path: Path) -> None:
+    ledger = write(tmp_path / "led", record(short("ressl")))
+    assert "methods" not in pictures(ledger)
+    assert "Every method" not in page(ledger)
+
+
+def planned(name: str, only: str, value: Callable[[Any], float], **how: Any) -> list[dict[str, Any]]:
+    return [record(job.recipe, value(job.cell)) for job in jobs(TABLES[name], only=only, **how)]
+
+
+def test_sweeps_are_drawn_beside_the_papers(tmp_path: Path) -> None:
+    quick = lambda cell: (cell.paper or 0) - 20
+    ledger = write(
+        tmp_path / "led",
+        *planned("table2", "CIFAR-10, tau_s 0.1", quick, quick=True),
+        *planned("table2", "CIFAR-10, tau_s 0.2", quick, quick=True),  # not in the picture
+        *planned("table-temperature", "CIFAR-10", lambda cell: 10.0, quick=True),
+        *planned("table4", "Tiny ImageNet", quick, quick=True),
+        *planned("table4", "CIFAR-10", quick)[:2],  # too few for a curve
+    )
+    drawn = pictures(ledger)
+    assert set(drawn) == {"table-temperature", "table4"}
+    ((heading, (paper, ours)),) = drawn["table-temperature"].panels
+    assert heading == "CIFAR-10"
+    assert (paper.name, ours.name) == ("paper, 200 epochs", "ours, 20 epochs")
+    assert paper.points[:2] == [(0.01, 89.35), (0.02, 89.74)]
+    assert [x for x, _ in paper.points] == [x for x, _ in ours.points] == [i / 100 for i in range(1, 11)]
+    assert ours.points[6:] == [(0.07, pytest.approx(68.67)), (0.08, 10.0), (0.09, 10.0), (0.1, 10.0)]
+    ((heading, (paper, ours)),) = drawn["table4"].panels
+    assert heading == "Tiny ImageNet"
+    assert [x for x, _ in ours.points] == [256, 1024, 4096, 8192, 16384, 32768]
+    lines = page(ledger).splitlines()
+    places = [
+        lines.index(f"![{drawn[name].title}](images/{drawn[name].file})") for name in ("table4", "table-temperature")
+    ]
+    heads = [next(i for i, line in enumerate(lines) if line.startswith(f"## Table {n}:")) for n in (4, 10, 11)]
+    assert heads[0] < places[0] < heads[1] < places[1] < heads[2]
+
+
+def test_the_command_draws_what_the_page_shows_and_the_same_bytes_again(tmp_path: Path) -> None:
+    write(tmp_path / "led", record(short("ressl"), knn=70.0), record(short("byol"), knn=60.0))
+    for name in ("one", "two"):
+        asked = ["results", "--ledger", str(tmp_path / "led"), "--into", str(tmp_path / name / "RESULTS.md")]
+        assert cli.main(asked) == 0
+    one, two = (sorted((tmp_path / name).rglob("*.*")) for name in ("one", "two"))
+    assert [path.name for path in one] == ["RESULTS.md", "methods-knn.png"]
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+    assert Image.open(one[1]).format == "PNG"
+    assert (tmp_path / "one" / "RESULTS.md").read_text(encoding="utf-8") == page(Ledger(tmp_path / "led"))
+
+
+def cost(name: str, speeds: dict[str, float], **changes: Any) -> dict[str, Any]:
+    rows = [
+        {"name": n, "images_per_second": s, "hours_per_epoch": 1 / s, "peak_memory_gb": 1.0,
+         "engine": "graph", "precision": "bf16", "batch": 256,
+         "paper": {"hours_per_epoch": None, "memory_gb": None}}
+        for n, s in speeds.items()
+    ]  # fmt: skip
+    ratios = [{"ratio": f"{n} / MoCo v2", "ours": speeds["MoCo v2"] / s, "paper": 1.036 if n == "ReSSL" else None}
+              for n, s in speeds.items() if n != "MoCo v2"]  # fmt: skip
+    made = {"device": "cuda", "gpu": "some GPU", "torch": "2.11", "commit": "abc"}
+    return {"kind": "cost", "name": name, "small": False, "started": "2026-01-01T00:00:00Z", "environment": made,
+            "rows": rows, "ratios": ratios, "took": 30.0} | changes  # fmt: skip
+
+
+def test_speeds_are_those_of_the_fullest_and_newest_measurement(tmp_path: Path) -> None:
+    fake = record(get_recipe("cifar10"), 90.0)
+    ledger = write(
+        tmp_path / "led",
+        fake | {"images_per_second": 1.0},
+        cost("cifar10", {"MoCo v2": 500.0, "ReSSL": 100.0}),
+        cost("cifar10", {"MoCo v2": 500.0, "ReSSL": 400.0, "BYOL": 250.0}, started="2026-01-02T00:00:00Z"),
+        cost("cifar10", {"MoCo v2": 5.0, "ReSSL": 4.0, "BYOL": 2.0}, started="2026-01-03T00:00:00Z", small=True),  # toy
+        cost("cifar10", {"MoCo v2": 6.0}, started="2026-01-04T00:00:00Z"),  # one of them alone
+    )
+    text = page(ledger)
+    assert "| MoCo v2 | 500 | 1.00 | 1.00 | 1.00 |" in text
+    assert "| ReSSL | 400 | 1.25 | 1.04 | 1.00 |" in text
+    assert "| BYOL | 250 | 2.00 |  | 1.00 |" in text
+    assert "`ressl cost cifar10`, some GPU, graph engine, bf16, batch 256, torch 2.11, commit abc." in text
+    assert "`ressl reproduce cost`, not measured." in text
+    assert "- ReSSL / MoCo v2: **1.25** in time (paper 1.04)" in page(
+        write(tmp_path / "other", cost("imagenet", {"MoCo v2": 500.0, "ReSSL": 400.0}))
+    )
+
+
+def test_runs_that_were_made_together_have_no_speed(tmp_path: Path) -> None:
+    text = page(write(tmp_path / "led", record(get_recipe("cifar10"), 90.0, jobs=4)))
+    assert "| 90.00 (n 1, best 90.50) | -0.20 |  |  |" in text
+
+
+def test_the_page_says_what_differs_and_what_is_not_measured() -> None:
+    text = page(Ledger(ROOT / "results"))
+    for heading in ("How this differs from the paper", "Not measured"):
+        assert f"\n## {heading}\n" in text
+    for word in ("bf16", "CUDA graph", "jitter", "kNN", "queue", "Supervised", "Figures 2 and 3"):
+        assert word in text.split("## How this differs")[1], word
+
+
+FIELDS = {
+    "schema": int, "kind": str, "name": str, "recipe": dict, "seed": int, "environment": dict, "finished": str,
+    "seconds": float, "steps": int, "precision": str, "engine": str, "evaluations": dict, "curves": dict,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.name)
+def test_every_record_fits_the_schema(path: Path) -> None:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert found["schema"] == SCHEMA
+    assert os.sep + "home" not in path.read_text(encoding="utf-8")
+    if found["kind"] == "cost":
+        assert {"name", "small", "rows", "ratios", "environment", "started"} <= set(found)
+    elif found["kind"] == "pretrain":
+        for name, kind in FIELDS.items():
+            assert isinstance(found[name], kind), name
+        recipe = Recipe.from_json(json.dumps(found["recipe"]))
+        recipe.check()
+        assert recipe.method in METHODS
+        assert recipe.seed == found["seed"]
+        for points in found["curves"].values():
+            assert all(len(point) == 2 for point in points)
+        for result in found["evaluations"].values():
+            assert isinstance(result, dict)
