@@ -41,7 +41,8 @@ for N, C, side, groups, residual, relu, twice in [
     (z * (w + w2).double()).sum().backward()
     found = {"y": error(y, z), "x": error(a.grad, b.grad), "weight": error(norm.weight.grad, reference.weight.grad),
              "bias": error(norm.bias.grad, reference.bias.grad),
-             "mean": error(norm.running_mean, reference.running_mean), "var": error(norm.running_var, reference.running_var)}
+             "mean": error(norm.running_mean, reference.running_mean),
+             "var": error(norm.running_var, reference.running_var)}
     if residual:
         found["residual"] = error(ar.grad, br.grad)
     assert max(found.values()) < 1e-5, (N, C, side, groups, residual, relu, twice, found)
