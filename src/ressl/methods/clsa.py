@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.methods.base import Output
 from ressl.methods.moco_v2 import MoCoV2, contrast
+from ressl.nn import each
 
 
 class CLSA(MoCoV2):
@@ -53,7 +54,7 @@ class CLSA(MoCoV2):
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         key, query, *stronger = views
-        q, strong = self.embed(query), [self.embed(view) for view in stronger]  # B x D each
+        q, strong = self.embed(query), each(self.embed, stronger)  # B x D each
         k = self.target(key)
         log_p = self.relation(q, k)  # B x (1 + K)
         target = log_p.detach()

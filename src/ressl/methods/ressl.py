@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.losses import spread
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, all_rows, forward_crops, l2_normalize
+from ressl.nn import BatchShuffle, EMATeacher, MemoryQueue, ProjectionHead, all_rows, each, forward_crops, l2_normalize
 
 
 class ReSSL(Method):
@@ -52,7 +52,7 @@ class ReSSL(Method):
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         weak, *strong = views
         Q = self.queue.keys  # K x D; no copy: it only changes in after_step, when the backward is done
-        z2 = [l2_normalize(self.head(h)) for h in forward_crops(self.backbone, strong)]  # B x D each
+        z2 = each(self.project, forward_crops(self.backbone, strong))  # B x D each
         z1 = self.target(weak)
         with torch.no_grad():
             log_p1 = losses.log_relation(z1, Q, self.tau_t)  # B x K, equation 3
@@ -65,6 +65,9 @@ class ReSSL(Method):
                 "spread": spread(z2[0]),
             }
         return Output(loss, carry=z1, logs=logs)
+
+    def project(self, h: Tensor) -> Tensor:
+        return l2_normalize(self.head(h))
 
     @torch.no_grad()
     def target(self, weak: Tensor) -> Tensor:

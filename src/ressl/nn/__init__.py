@@ -3,7 +3,7 @@
 from ressl.nn.backbones import BACKBONES, STEMS, build_backbone
 from ressl.nn.bank import MemoryBank
 from ressl.nn.batchnorm import GroupedBatchNorm1d, GroupedBatchNorm2d, group_batch_norm, groups_of
-from ressl.nn.crops import forward_crops
+from ressl.nn.crops import each, forward_crops
 from ressl.nn.draws import Draws
 from ressl.nn.ema import EMATeacher
 from ressl.nn.heads import MLP, ProjectionHead, l2_normalize
@@ -27,6 +27,7 @@ __all__ = [
     "ProjectionHead",
     "all_rows",
     "build_backbone",
+    "each",
     "forward_crops",
     "group_batch_norm",
     "groups_of",

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ressl.nn.batchnorm import GroupedBatchNorm2d
+
+
+def each(function: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> list[Tensor]:
+    """``[function(view) for view in views]``, for functions that run a network.
+
+    A compiler that leaves a loop half-way, at a network that it does not compile, gives up on the function around the
+    loop. Here that is this one, and a method's loss stays one program.
+    """
+    return [function(view) for view in views]
 
 
 def forward_crops(backbone: nn.Module, crops: Sequence[Tensor]) -> list[Tensor]:

@@ -1,0 +1,43 @@
+"""What the compiler makes of a step: few programs, and a loss that is one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ressl.bench.steps import pictures
+from ressl.data.loaders import ResidentLoader
+from ressl.engine import accelerate as engine
+from ressl.recipes import get_recipe
+from ressl.runs import build_method
+from ressl.training import Settings, build_step
+
+SMALL = {"width": 4, "backbone": "resnet10", "batch_size": 16, "bn_groups": 2, "queue_size": 32, "hidden_dim": 16}
+
+
+@pytest.mark.parametrize("views", [["weak", "strong"], ["weak", "strong", "strong"]])
+def test_the_loss_is_one_program(views: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pieces would be compiled one by one if a method's forward held a loop over networks (from Python 3.12 on)."""
+    found: list[torch.fx.GraphModule] = []
+
+    def note(program: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        found.append(program)
+        assert all(x.dtype != torch.float64 for x in inputs if isinstance(x, torch.Tensor))  # a number as an input
+        return program.forward
+
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend=note))
+    torch._dynamo.reset()
+    recipe = get_recipe("cifar10").replace(views=views, **SMALL)
+    cpu = torch.device("cpu")
+    loader = ResidentLoader(pictures(32, 32), recipe.batch_size, cpu, 0)
+    step = build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="bf16"), cpu)
+    engine._for_graph(step, engine.Ideas(fused_norms=False, gradient_stream=False, teacher_stream=False))
+    step.begin_epoch(0)
+    step.advance()
+    step.advance()
+    softmaxes = [sum("log_softmax" in str(node.target) for node in program.graph.nodes) for program in found]
+    assert [n for n in softmaxes if n] == [len(views)]  # the relations of the teacher and of every student view
+    torch._dynamo.reset()
