@@ -220,6 +220,18 @@ def test_the_whole_way_from_pictures_to_a_record(ressl: Run_, tmp_path: Path, ar
     wrong(ressl("pretrain", "--data", array_file, "--out", "run", *SMALL), r"exists already; add --resume")
 
 
+def test_one_command_trains_and_evaluates(ressl: Run_, array_file: Path) -> None:
+    words = ["pretrain", "--data", array_file, "--out", "run", "--epochs", "1", *SMALL]
+    wrong(ressl(*words, "--then", "liner"), r"unknown protocol 'liner'; did you mean 'linear'\?")
+    assert not Path("run").exists()  # a mistake is found before the training, not after it
+    code, out, err = ressl(*words, "--then", "knn")
+    assert (code, err) == (0, "")
+    assert re.search(r"knn .*\d+\.\d\d", out)
+    assert Run.open("run").read_evaluation("knn")["top1"] == pytest.approx(
+        Run.open("run").curve("knn")[-1][1], abs=1e-4
+    )
+
+
 def test_quiet_says_nothing(ressl: Run_, array_file: Path) -> None:
     words = ["pretrain", "--data", array_file, "--out", "run", "--epochs", "1", "--quiet", *SMALL]
     assert ressl(*words) == (0, "", "")

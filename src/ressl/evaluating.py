@@ -9,6 +9,7 @@ from typing import Any
 
 from ressl.console import Silent
 from ressl.data.sources import parse_data
+from ressl.engine.compiling import wake_compiler
 from ressl.engine.loop import Display, device_of
 from ressl.engine.processes import current, device_for
 from ressl.environment import environment
@@ -92,6 +93,8 @@ def evaluate_each(
     bench = bench_of(subject, data, device, precision, display, again)
     # Every mistake in a setting is said before anything is computed.
     asked = {name: settings_of(name, subject.recipe, (changes or {}).get(name, {})) for name in protocols}
+    if bench.device.type == "cuda" and any(name.startswith("linear") for name in protocols):
+        wake_compiler()  # while data and features are read
     for name in protocols:
         yield name, _one(bench, name, asked[name])
 

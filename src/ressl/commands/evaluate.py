@@ -78,28 +78,31 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
 
 
 def _run(options: Namespace, changes: dict[str, Any], team: Team) -> int:
-    protocols = _protocols(options.protocol, changes)
+    protocols = written_out(options.protocol, changes)
     mine = {name: {key: value for key, value in changes.items() if key in FIELDS[name]} for name in protocols}
     for key in changes:
         if not any(key in given for given in mine.values()):
             raise ResslError(f"none of {', '.join(protocols)} has a {flag(key)} to change")
     size = None if options.image_size is None else positive("image_size", options.image_size)
     subject = subject_of(options.run, options.data, options.weights, size, options.out)
+    settings = {"data": options.data, "device": options.device, "precision": options.precision}
+    measure(subject, protocols, team, again=options.again, changes=mine, **settings)
+    return 0
+
+
+def measure(subject: Subject, protocols: list[str], team: Team, **settings: Any) -> None:
+    """Evaluate by each of ``protocols``, with progress, and show the table; ``settings`` as of evaluate_each."""
     results = []
     with console.display(quiet=not team.leads) as shown:
-        found = evaluate_each(
-            subject, protocols, data=options.data, device=options.device, precision=options.precision,
-            again=options.again, display=shown, changes=mine,
-        )  # fmt: skip
+        found = evaluate_each(subject, protocols, display=shown, **settings)
         for i, name in enumerate(protocols, 1):
             shown.message(f"{i} of {len(protocols)}: {name}, {PROTOCOLS[name].summary}")
             results.append(next(found))
     if team.leads:
-        _show(options.run, results, subject)
-    return 0
+        _show(str(subject.run.path), results, subject)
 
 
-def _protocols(asked: list[str], changes: dict[str, Any]) -> list[str]:
+def written_out(asked: list[str], changes: dict[str, Any]) -> list[str]:
     """The protocols asked for, ``all`` written out, each once."""
     names = []
     for name in asked:

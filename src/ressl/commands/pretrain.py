@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any, get_type_hints
 
 from ressl import console
+from ressl.commands.evaluate import measure, written_out
 from ressl.commands.shared import describe, flag, positive
 from ressl.engine.loop import Rhythm
 from ressl.engine.processes import joined
@@ -17,6 +18,8 @@ from ressl.methods import METHODS
 from ressl.pretraining import pretrain as pretrain_run
 from ressl.recipes import RECIPES, Recipe, method_options
 from ressl.recipes.typed import convert
+from ressl.runs import Run
+from ressl.subjects import subject_of_run
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -28,6 +31,7 @@ def add_options(parser: ArgumentParser) -> None:
         "  ressl pretrain cifar10                          download the data, train 200 epochs\n"
         "  ressl pretrain cifar10 --data ~/cifar10 --epochs 20 --teacher-temperature 0.04\n"
         "  ressl pretrain cifar10 --method byol            another method, as it is usually trained\n"
+        "  ressl pretrain cifar10 --then knn linear        the paper's number with one command\n"
         "  ressl pretrain --data photos/ --out runs/photos\n"
         "  ressl pretrain --resume --out runs/photos\n"
         "  ressl pretrain tiny-imagenet --views crop+flip+gray strong,blur=0.1\n"
@@ -52,6 +56,9 @@ def add_options(parser: ArgumentParser) -> None:
         "--checkpoint-minutes", metavar="M", default="5", help="a checkpoint at least so often (default: 5)"
     )
     parser.add_argument("--checkpoint-steps", metavar="N", default="0", help="also every N steps (default: off)")
+    parser.add_argument(
+        "--then", nargs="+", default=[], metavar="P", help="evaluate afterwards: knn, linear, ... (see ressl evaluate)"
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     fields = parser.add_argument_group("recipe fields (default: the recipe's)")
     hints = get_type_hints(Recipe)
@@ -73,6 +80,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
+    then = written_out(options.then, {})
     rhythm = Rhythm(
         log_steps=positive("--log-steps", options.log_steps),
         checkpoint_minutes=convert(float, options.checkpoint_minutes, "--checkpoint-minutes"),
@@ -84,25 +92,32 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     if workers is not None and workers < 0:
         raise ResslError(f"--workers must be at least 0, not {workers}")
     try:
-        with joined(options.device) as team, console.display(options.quiet or not team.leads) as shown:
-            run = pretrain_run(
-                options.recipe,
-                data=options.data,
-                out=options.out,
-                resume=options.resume,
-                device=options.device,
-                engine=options.engine,
-                precision=options.precision,
-                workers=workers,
-                rhythm=rhythm,
-                display=shown,
-                **changes,
-            )
+        with joined(options.device) as team:
+            with console.display(options.quiet or not team.leads) as shown:
+                run = pretrain_run(
+                    options.recipe,
+                    data=options.data,
+                    out=options.out,
+                    resume=options.resume,
+                    device=options.device,
+                    engine=options.engine,
+                    precision=options.precision,
+                    workers=workers,
+                    rhythm=rhythm,
+                    display=shown,
+                    **changes,
+                )
+            if not options.quiet and team.leads:
+                _conclude(run)
+            if then:
+                measure(subject_of_run(run), then, team, device=options.device, precision=options.precision)
     except Interrupted as stop:
         return stop.exit_code
-    if not options.quiet and team.leads:
-        facts, knn = run.facts, run.curve("knn")
-        print(f"trained in {facts['seconds']:.0f} s" + (f"; kNN {knn[-1][1]:.2f} %" if knn else ""))
-        after = f"; next: ressl evaluate {shlex.quote(str(run.path))}" if knn else ""
-        print(f"run folder {run.path}{after}")
     return 0
+
+
+def _conclude(run: Run) -> None:
+    knn = run.curve("knn")
+    print(f"trained in {run.facts['seconds']:.0f} s" + (f"; kNN {knn[-1][1]:.2f} %" if knn else ""))
+    after = f"; next: ressl evaluate {shlex.quote(str(run.path))}" if knn else ""
+    print(f"run folder {run.path}{after}")
