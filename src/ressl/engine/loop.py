@@ -12,6 +12,7 @@ import torch
 
 from ressl.data.batches import Batch
 from ressl.data.streaming import StreamingLoader
+from ressl.engine.background import Background
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, random_states, set_random_states
 from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors
@@ -69,6 +70,7 @@ class Loop:
         self._owed = False  # the end of an epoch that was reached but not yet evaluated
         self._moved = False  # whether this process made a step
         self._warned = False  # of a disk that is nearly full
+        self._writer = Background()  # of checkpoints, where the GPU can go on meanwhile
         self._cost, self._saved_at, self._saved_step = 0.0, time.monotonic(), step.done
         self._logged_at, self._logged_step = time.monotonic(), step.done
 
@@ -81,6 +83,7 @@ class Loop:
                 finished = True
             if self._saved_step != self.step.done:
                 self.save()
+            self._writer.finish()
             if not finished and stop.signum is not None:
                 raise Interrupted(stop.signum, self.step.done)
 
@@ -145,6 +148,7 @@ class Loop:
 
     def log(self) -> None:
         """Bring the device's logs home, write a row, look for trouble."""
+        self._writer.check()
         step, loader = self.step, self.step.loader
         rows = step.drain()
         bad = step.bad_step()
@@ -183,7 +187,8 @@ class Loop:
         return time.monotonic() - self._saved_at > 60.0 * self.rhythm.checkpoint_minutes and self._affordable()
 
     def _affordable(self) -> bool:
-        return (time.monotonic() - self._saved_at) * self.rhythm.checkpoint_share >= self._cost
+        cost = self._cost + self._writer.seconds
+        return (time.monotonic() - self._saved_at) * self.rhythm.checkpoint_share >= cost
 
     def save(self) -> None:
         """Write a checkpoint, unless a step went wrong since the last look."""
@@ -206,7 +211,11 @@ class Loop:
         if warning and not self._warned:
             self._warned = True
             self.display.message(f"warning: {warning}")
-        self.checkpoints.save(step.done, checkpoint)
+        if step.device.type == "cuda":  # it trains on while the processor encodes and writes
+            done, copy = step.done, Checkpoint({name: t.cpu() for name, t in tensors.items()}, facts)
+            self._writer.start(lambda: self.checkpoints.save(done, copy))
+        else:
+            self.checkpoints.save(step.done, checkpoint)
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - start
         self.checkpoint_seconds += self._cost

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from ressl.data.augment import resize_center_crop, to_float
 from ressl.data.views import normalize
+from ressl.engine.folding import fold
 
 Progress = Callable[[int, int], None]
+AT_ONCE = 2**21  # pixels that keep a GPU busy
 
 
 @contextmanager
@@ -56,9 +58,16 @@ def extract(
     device = next(backbone.parameters()).device
     features = []
     with frozen(backbone), autocast(device, precision):
+        network: Callable[[Tensor], Tensor] = backbone
+        if device.type == "cuda":
+            network = (fold(backbone, precision) if precision != torch.float32 else None) or backbone
+            batch_size = max(batch_size, AT_ONCE // (images.shape[-1] * images.shape[-2]))
         for start in range(0, len(images), batch_size):
-            batch = images[start : start + batch_size].to(device, non_blocking=True)
-            features.append(backbone(prepare(batch, mean, std, size, resize)).float())
+            # The last batch reaches back to be as large as the others: for a new size CUDA would choose kernels anew.
+            first = max(0, min(start, len(images) - batch_size)) if device.type == "cuda" else start
+            batch = images[first : start + batch_size].to(device, non_blocking=True)
+            made = network(prepare(batch, mean, std, size, resize)).float()
+            features.append(made[start - first :])
             if progress is not None:
                 progress(min(start + batch_size, len(images)), len(images))
     return torch.cat(features)
