@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl.data.batches import Batch
-from ressl.engine.ahead import compile_ahead
+from ressl.engine.ahead import make_ready
 from ressl.engine.compiling import keep_compiled, wait_for_workers
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
@@ -94,7 +94,7 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> None:
     if ideas.fused_norms and (backbone := getattr(method, "backbone", None)) is not None:
         size = step.views.views[-1].size
         shape = (step.loader.batch_size, 3, size, size)
-        compile_ahead(backbone, shape, step.precision, shared=ideas.shared_results, stem_product=ideas.stem_product)
+        make_ready(backbone, shape, step.precision, shared=ideas.shared_results, stem_product=ideas.stem_product)
     wait_for_workers()
     gradients = WeightGradients(step.device) if ideas.gradient_stream else None
     if ideas.fused_norms:

@@ -1,15 +1,15 @@
-"""Our kernels, compiled before they are needed.
+"""A network made ready while the compiler's workers wake up.
 
 A kernel is compiled when it is first launched, one after the other, and a network has some forty variants of ours. Here
-a sketch of the network (shapes, no memory) says which ones it will launch, and threads compile them side by side while
-other things are made ready. Without it a cold start is slower, and nothing else changes.
+a sketch of the network (shapes, no memory) says which ones it will launch, and threads compile them side by side. Then
+a rehearsal lets the library choose its convolutions. Without it a cold start is slower, and nothing else changes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -21,20 +21,35 @@ from ressl.engine.launching import Launch, noted
 THREADS = 8
 
 
-def launches(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> list[Launch]:
-    """The different kernels that a training step of ``network`` on pictures of ``shape`` launches.
+def make_ready(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> None:
+    """Compile and choose every kernel of a training step of ``network`` on pictures of ``shape``.
 
     ``how`` as for :func:`fuse`.
     """
-    sketch = copy.deepcopy(network).to("meta").train()
-    for part in sketch.modules():
-        if isinstance(part, (nn.Conv2d, nn.Linear)):
-            part.to(dtype)
-    fuse(sketch, **how)
+    wait(compile_ahead(network, shape, dtype, **how))
+    with contextlib.suppress(Exception):  # what cannot be rehearsed is chosen as it goes, and says itself what is wrong
+        rehearse(network, shape, dtype, **how)
+
+
+def launches(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> list[Launch]:
+    """The different kernels that such a step launches."""
     with noted() as found:
-        sketch(torch.empty(shape, dtype=dtype, device="meta")).sum().backward()
+        rehearse(network, shape, dtype, torch.device("meta"), **how)
     different = {(one.kernel, *_signature(one), *one.constants.items()): one for one in found}
     return list(different.values())
+
+
+def rehearse(
+    network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None, **how: Any
+) -> None:
+    """Forward and backward of a copy on black pictures."""
+    twin = copy.deepcopy(network).to(device).train()
+    for part in twin.modules():
+        if isinstance(part, (nn.Conv2d, nn.Linear)):
+            part.to(dtype)
+    fuse(twin, **how)
+    pictures = torch.zeros(shape, dtype=dtype, device=next(twin.parameters()).device)
+    twin(pictures.contiguous(memory_format=torch.channels_last)).sum().backward()
 
 
 def _signature(launch: Launch) -> list[Any]:
