@@ -68,10 +68,8 @@ def test_two_runs_agree_bit_for_bit():
 
 
 def test_compiled_ahead_nothing_is_left_to_compile():
-    from concurrent.futures import wait
-
     from ressl.engine import kernels
-    from ressl.engine.ahead import compile_ahead
+    from ressl.engine.ahead import Rehearsal
     from ressl.engine.fusion import fuse
     from ressl.nn import build_backbone
 
@@ -83,7 +81,9 @@ def test_compiled_ahead_nothing_is_left_to_compile():
 
     backbone = build_backbone("resnet18", "small", width=24, bn_groups=2).cuda().to(memory_format=torch.channels_last)
     before = compiled()
-    wait(compile_ahead(backbone, (48, 3, 32, 32), torch.bfloat16))
+    rehearsal = Rehearsal(backbone, (48, 3, 32, 32), torch.bfloat16)
+    rehearsal.start()
+    rehearsal.join()
     ready = compiled()
     assert ready > before + 20
     for part in backbone.modules():

@@ -5,6 +5,7 @@ Methods, views and loaders know nothing of it, and the step computes the same wi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl.data.batches import Batch
-from ressl.engine.ahead import make_ready
+from ressl.engine.ahead import Rehearsal
 from ressl.engine.compiling import keep_compiled, wait_for_workers
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
@@ -73,8 +74,7 @@ def accelerate(
         step.call = torch.compile(step.call)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
     if wanted == "graph":
-        _for_graph(step, ideas)
-        step.body = GraphedBody(step, say)  # type: ignore[method-assign]
+        step.body = GraphedBody(step, say, _for_graph(step, ideas))  # type: ignore[method-assign]
     step.engine = wanted
 
 
@@ -88,13 +88,11 @@ def plain_again(step: TrainStep) -> None:
     step.call, step.collect, step.engine = step.method, lambda: None, "eager"
 
 
-def _for_graph(step: TrainStep, ideas: Ideas) -> None:
+def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     """Networks by the library's convolutions and our norms; all the small things around them compiled."""
-    method = step.method
-    if ideas.fused_norms and (backbone := getattr(method, "backbone", None)) is not None:
-        size = step.views.views[-1].size
-        shape = (step.loader.batch_size, 3, size, size)
-        make_ready(backbone, shape, step.precision, shared=ideas.shared_results, stem_product=ideas.stem_product)
+    method, rehearsal = step.method, None
+    if ideas.fused_norms and step.device.type == "cuda":
+        rehearsal = _rehearsal(step, shared=ideas.shared_results, stem_product=ideas.stem_product)
     wait_for_workers()
     gradients = WeightGradients(step.device) if ideas.gradient_stream else None
     if ideas.fused_norms:
@@ -115,6 +113,17 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> None:
     method.forward = forward if beside is None else beside.mark(forward)  # type: ignore[method-assign]
     step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
     step.after = torch.compile(step.after)  # type: ignore[method-assign]
+    return rehearsal
+
+
+def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
+    """Of the student's network on its first view; the teacher's is the same, smaller crops are left to the step."""
+    with contextlib.suppress(Exception):  # a network of another kind: it is made ready as it goes
+        size = step.views.views[-1].size
+        found = Rehearsal(step.method.backbone, (step.loader.batch_size, 3, size, size), step.precision, **how)
+        found.start()
+        return found
+    return None
 
 
 class Beside:
@@ -152,8 +161,8 @@ class Beside:
 class GraphedBody:
     """The body of a step as a CUDA graph, captured on first use and replayed ever after."""
 
-    def __init__(self, step: TrainStep, say: Callable[[str], None]) -> None:
-        self.step, self.plain, self.say = step, step.body, say
+    def __init__(self, step: TrainStep, say: Callable[[str], None], rehearsal: Rehearsal | None = None) -> None:
+        self.step, self.plain, self.say, self.rehearsal = step, step.body, say, rehearsal
         self.graph: torch.cuda.CUDAGraph | None = None
         self.fixed: Batch | None = None  # where a streaming loader's batch is put for the graph to read
 
@@ -192,6 +201,8 @@ class GraphedBody:
                 self.plain(fixed)
         torch.cuda.current_stream(self.step.device).wait_stream(side)
         put_back()
+        if self.rehearsal is not None:  # nothing else may use the card during a capture
+            self.rehearsal.join()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.plain(fixed)

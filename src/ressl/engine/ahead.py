@@ -1,4 +1,4 @@
-"""A network made ready while the compiler's workers wake up.
+"""A network made ready beside the compiler's work on the rest of the step.
 
 A kernel is compiled when it is first launched, one after the other, and a network has some forty variants of ours. Here
 a sketch of the network (shapes, no memory) says which ones it will launch, and threads compile them side by side. Then
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -21,33 +22,52 @@ from ressl.engine.launching import Launch, noted
 THREADS = 8
 
 
-def make_ready(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> None:
-    """Compile and choose every kernel of a training step of ``network`` on pictures of ``shape``.
+class Rehearsal(threading.Thread):
+    """Compiles and chooses every kernel of a training step of ``network`` on pictures of ``shape``, once started.
 
-    ``how`` as for :func:`fuse`.
+    Whoever needs a kernel before it is ready makes it himself. ``how`` as for :func:`fuse`.
     """
-    wait(compile_ahead(network, shape, dtype, **how))
-    with contextlib.suppress(Exception):  # what cannot be rehearsed is chosen as it goes, and says itself what is wrong
-        rehearse(network, shape, dtype, **how)
+
+    def __init__(self, network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> None:
+        super().__init__(name="rehearsal", daemon=True)
+        self.device, self.shape, self.dtype = next(network.parameters()).device, shape, dtype
+        # Both before the thread begins: a copy of weights that nobody changes yet, and notes that nobody else takes.
+        self.found = launches(network, shape, dtype, **how)
+        self.twin: nn.Module | None = _twin(network, self.device, dtype, **how)
+
+    def run(self) -> None:
+        with contextlib.suppress(Exception), torch.cuda.device(self.device):  # a mistake comes again in the step itself
+            with ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(self._compile, self.found))
+            assert self.twin is not None
+            _once(self.twin, self.shape, self.dtype)
+            torch.cuda.synchronize(self.device)
+        self.twin = None
+
+    def _compile(self, launch: Launch) -> None:
+        with torch.cuda.device(self.device):
+            launch.kernel.warmup(*_signature(launch), grid=launch.grid, **launch.constants)
 
 
 def launches(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> list[Launch]:
     """The different kernels that such a step launches."""
     with noted() as found:
-        rehearse(network, shape, dtype, torch.device("meta"), **how)
+        _once(_twin(network, torch.device("meta"), dtype, **how), shape, dtype)
     different = {(one.kernel, *_signature(one), *one.constants.items()): one for one in found}
     return list(different.values())
 
 
-def rehearse(
-    network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None, **how: Any
-) -> None:
-    """Forward and backward of a copy on black pictures."""
+def _twin(network: nn.Module, device: torch.device, dtype: torch.dtype, **how: Any) -> nn.Module:
     twin = copy.deepcopy(network).to(device).train()
     for part in twin.modules():
         if isinstance(part, (nn.Conv2d, nn.Linear)):
             part.to(dtype)
     fuse(twin, **how)
+    return twin
+
+
+def _once(twin: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Forward and backward on black pictures."""
     pictures = torch.zeros(shape, dtype=dtype, device=next(twin.parameters()).device)
     twin(pictures.contiguous(memory_format=torch.channels_last)).sum().backward()
 
@@ -55,19 +75,3 @@ def rehearse(
 def _signature(launch: Launch) -> list[Any]:
     """Arguments as the compiler sees them: of a tensor only its type."""
     return [arg.dtype if isinstance(arg, Tensor) else arg for arg in launch.args]
-
-
-def compile_ahead(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> list[Future[None]]:
-    """Start compiling what :func:`launches` finds; whoever needs a kernel before it is ready compiles it himself."""
-    device = next(network.parameters()).device
-    pool = ThreadPoolExecutor(THREADS)
-    begun = []
-    with contextlib.suppress(Exception):  # a network that cannot be sketched is compiled as it goes
-        begun = [pool.submit(_compile, launch, device) for launch in launches(network, shape, dtype, **how)]
-    pool.shutdown(wait=False)
-    return begun
-
-
-def _compile(launch: Launch, device: torch.device) -> None:
-    with contextlib.suppress(Exception), torch.cuda.device(device):
-        launch.kernel.warmup(*_signature(launch), grid=launch.grid, **launch.constants)
