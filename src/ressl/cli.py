@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ressl.commands import COMMANDS
+from ressl.engine.compiling import keep_compiled
 from ressl.engine.signals import Terminated, tidy_exit
 from ressl.errors import ResslError, printable, unknown
 
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # file names may hold bytes that are no text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    keep_compiled()
     try:
         with tidy_exit():
             return _main(list(sys.argv[1:] if arguments is None else arguments))

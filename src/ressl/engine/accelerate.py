@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ressl.data.batches import Batch
 from ressl.engine.ahead import Rehearsal
-from ressl.engine.compiling import keep_compiled, wait_for_workers
+from ressl.engine.compiling import keep_compiled
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
 from ressl.engine.optimisers import optimiser_tensors
@@ -93,7 +93,6 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     method, rehearsal = step.method, None
     if ideas.fused_norms and step.device.type == "cuda":
         rehearsal = _rehearsal(step, shared=ideas.shared_results, stem_product=ideas.stem_product)
-    wait_for_workers()
     gradients = WeightGradients(step.device) if ideas.gradient_stream else None
     if ideas.fused_norms:
         fuse(method, gradients, shared=ideas.shared_results, stem_product=ideas.stem_product, compiled=True)

@@ -1,0 +1,38 @@
+"""Where compiled kernels are kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ressl.engine.compiling import keep_compiled
+
+NAMES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in NAMES:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+
+
+def test_kernels_are_kept_in_the_user_s_cache(tmp_path: Path) -> None:
+    keep_compiled()
+    assert [os.environ[name] for name in NAMES] == [str(tmp_path / "cache/ressl" / x) for x in ("inductor", "triton")]
+    assert not (tmp_path / "cache").exists()  # nothing is written before there is something to keep
+
+
+def test_a_place_of_the_user_s_choice_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(NAMES[0], "mine")
+    keep_compiled()
+    assert os.environ[NAMES[0]] == "mine"
+
+
+def test_without_a_home_torch_keeps_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "nowhere")  # relative: not a place
+    keep_compiled()
+    assert not any(name in os.environ for name in NAMES)
