@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.data.views import View
 from ressl.engine.accelerate import ALL_IDEAS, Ideas, accelerate
+from ressl.engine.step import TrainStep
 from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
@@ -48,9 +50,18 @@ def _with_room(recipe: Recipe) -> tuple[Recipe, int]:
 
 
 def step_speed(
-    recipe: Recipe, device: torch.device, engine: str, precision: str, seconds: float, ideas: Ideas = ALL_IDEAS
+    recipe: Recipe,
+    device: torch.device,
+    engine: str,
+    precision: str,
+    seconds: float,
+    ideas: Ideas = ALL_IDEAS,
+    change: Callable[[TrainStep], int] = lambda step: 1,
 ) -> dict[str, Any]:
-    """The whole step of a recipe, views and data included, on resident random pictures."""
+    """The whole step of a recipe, views and data included, on resident random pictures.
+
+    ``change`` may change the step before it first runs, and says how many steps it then makes at once.
+    """
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -66,11 +77,12 @@ def step_speed(
     step = build_step(recipe, method, loader, Settings(device=str(device), precision=precision), device)
     notes: list[str] = []
     accelerate(step, engine, notes.append, ideas)
+    at_once = change(step)
     step.begin_epoch(0)
     step.advance()
     wait(device)
     start_up = time.perf_counter() - start
-    each = seconds_per_call(step.advance, device, seconds)
+    each = seconds_per_call(step.advance, device, seconds) / at_once
     return {
         "engine": step.engine,
         "precision": precision,

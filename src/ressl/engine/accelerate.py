@@ -38,6 +38,7 @@ class Ideas:
     teacher_stream: bool = True  # teacher and student beside each other
     gradient_stream: bool = True  # weight gradients beside the rest of the backward
     bf16_copies: bool = True  # all weights to bf16 in one kernel, once a step
+    fused_update: bool = True  # teacher, queue and logs in a few compiled kernels
 
 
 ALL_IDEAS = Ideas()
@@ -111,7 +112,8 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     forward = torch.compile(method.forward)
     method.forward = forward if beside is None else beside.mark(forward)  # type: ignore[method-assign]
     step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
-    step.after = torch.compile(step.after)  # type: ignore[method-assign]
+    if ideas.fused_update:
+        step.after = torch.compile(step.after)  # type: ignore[method-assign]
     return rehearsal
 
 
