@@ -90,14 +90,5 @@ def _four_steps(step: TrainStep) -> int:
     return 4
 
 
-def _no_choice(step: TrainStep) -> int:
-    """Convolutions as the library guesses them, without a trial at the start."""
-    torch.backends.cudnn.benchmark = False
-    return 1
-
-
 # What was tried and not kept, measured again with the rest so that it can be seen why.
-DROPPED: dict[str, Callable[[TrainStep], int]] = {
-    "four steps per replay": _four_steps,
-    "convolutions not chosen by trial": _no_choice,
-}
+DROPPED: dict[str, Callable[[TrainStep], int]] = {"four steps per replay": _four_steps}
