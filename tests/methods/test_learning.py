@@ -39,10 +39,10 @@ SHORT: dict[str, Any] = {
 OWN: dict[str, dict[str, Any]] = {
     "simclr": {"optimiser": "sgd"},  # LARS leaves gains and biases unscaled, too wild for so few steps
     "byol": {"lr": 8.0, "teacher_momentum": 0.9},
-    "simsiam": {"lr": 3.0},
+    "simsiam": {"lr": 1.5},
     "supervised": {"epochs": 3, "lr": 0.1},
     "swav": {"epochs": 4, "lr": 20.0},
-    "localagg": {"epochs": 8, "lr": 0.6},
+    "localagg": {"epochs": 7, "lr": 0.6, "cluster_after": 2},
     "cpc-v2": {"image_size": 24, "stem": "medium", "epochs": 5, "lr": 1.0},  # patches must show a figure
     "clsa": {"epochs": 5},
     "clsa-multi": {"epochs": 4},
