@@ -6,16 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test learn storm mutants docs lint types format clean
+.PHONY: demo test storm mutants docs lint types format clean
 
 demo: $(READY)  ## train and evaluate on generated pictures: no data, no GPU, about two minutes
 	$(BIN)/ressl demo
 
 test: $(READY) lint types  ## lint, types, and all tests that this machine can run
 	$(BIN)/pytest -n auto
-
-learn: $(READY)  ## every method against its own untrained backbone, on generated pictures
-	$(BIN)/pytest -n auto -m slow tests/methods
 
 storm: $(READY)  ## the full storm: kills, full disks, damaged and hostile files; under 10 minutes on two cores
 	STORM=full $(BIN)/pytest -n auto --dist worksteal tests/storm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -205,17 +206,19 @@ def cpc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
                 patch = patch.flip(2) if mirror < 0.5 else patch
                 patch = patch * (1 + 0.4 * (2 * contrast - 1)) + 0.4 * (2 * brightness - 1)
                 z[b, row, column] = twin.backbone.network(patch[None])[0].detach()
-    t = [unit(twin.targets(z[b]).flatten(0, 1)) for b in range(B)]  # 9 each
-    c = twin.context(z.permute(0, 3, 1, 2))
-    everything, terms = [v for picture in t for v in picture], []
+    everything = [v.tolist() for b in range(B) for v in twin.targets(z[b]).flatten(0, 1)]  # 9 of each picture
+    # Where in the picture is what stands at (row, column) for one who looks from above, right, below or left.
+    seen = [lambda r, c: (r, c), lambda r, c: (c, 2 - r), lambda r, c: (2 - r, 2 - c), lambda r, c: (2 - c, r)]
+    terms = []
     for k in (1, 2):  # both of them: rows_ignored is 0 here
         each = []
-        for b in range(B):
-            for row in range(3 - k):
-                for column in range(3):
-                    p = unit(twin.predictions[k - 1](c[b, :, row, column])[None])[0]
-                    logits = softmax([dot(p, v) / 0.1 for v in everything])
-                    each.append(-math.log(logits[b * 9 + (row + k) * 3 + column]))
+        for at in seen:
+            grid = torch.stack([torch.stack([z[:, *at(r, c)] for c in range(3)], 2) for r in range(3)], 2)
+            context = twin.context(grid)  # B x 6 x 3 x 3
+            for b, row, column in itertools.product(range(B), range(3 - k), range(3)):
+                p = twin.predictions[k - 1](context[b, :, row, column]).tolist()
+                r, c = at(row + k, column)
+                each.append(-math.log(softmax([0.1 * dot(p, v) for v in everything])[b * 9 + r * 3 + c]))
         terms.append(mean(each))
     return mean(terms)
 
@@ -407,3 +410,22 @@ def test_cpc_has_layer_norm_where_batch_norm_was() -> None:
     kinds = {type(m).__name__ for m in method.backbone.modules()}
     assert "GroupNorm" in kinds
     assert not [kind for kind in kinds if "BatchNorm" in kind]
+
+
+def test_cpc_keeps_its_filters_at_a_mean_of_zero() -> None:
+    """What layer norm leaves of a channel's mean otherwise outgrows, layer by layer, what differs between patches."""
+    from ressl.nn import build_backbone
+
+    torch.manual_seed(0)
+    method = METHODS["cpc-v2"](build_backbone("resnet10", "medium", 4), patch=8, stride=4)
+    filters = [m.weight for m in method.backbone.modules() if isinstance(m, torch.nn.Conv2d)]
+    largest = lambda: max(w.mean((1, 2, 3)).abs().max().item() for w in filters)
+    assert largest() < 1e-6
+    with torch.no_grad():
+        for w in filters:
+            w += torch.rand_like(w)
+    assert largest() > 0.1
+    method.after_step(None)
+    assert largest() < 1e-6
+    features = method.backbone(torch.randn(64, 3, 16, 16)).detach()
+    assert torch.corrcoef(features).mean() < 0.9  # and patches do not all look alike

@@ -13,18 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl import losses
-from ressl.methods.base import Method, Output
+from ressl.methods.base import Carry, Method, Output
 from ressl.nn import Draws, all_rows, l2_normalize, rank, world
 
 COLUMNS = 5  # draws per patch
 
 
 class CPCV2(Method):
-    """From the patches above, a masked context network predicts those further down, among all patches of the batch.
+    """From the patches above, a masked context network predicts those further down, among all patches of the batch;
+    and so from below, from the left and from the right.
 
     One view, cut into overlapping patches, each changed by itself, or their colours alone would tell which belong
-    together. The backbone has layer norm instead of batch norm, through whose
-    statistics a patch could tell which others belong to its picture.
+    together. The backbone has layer norm instead of batch norm, through whose statistics a patch could tell which
+    others belong to its picture. Its filters are kept at a mean of zero: layer norm does not take away what a channel
+    is on average, as batch norm does, and over a few layers that outgrows the patch itself.
     """
 
     title: ClassVar[str] = "CPC v2"
@@ -45,12 +47,13 @@ class CPCV2(Method):
         context_layers: int = 3,
         rows_ahead: int = 2,
         rows_ignored: int = 1,
-        temperature: float = 0.1,
+        scale: float = 0.1,
         color_drop: float = 0.8,
         patch_jitter: float = 0.4,
     ) -> None:
         super().__init__()
         self.backbone = Patches(layer_norm(backbone), patch, stride)
+        centre(self.backbone)
         width = self.backbone.features_dim
         self.context = nn.Sequential(*(ContextBlock(width, hidden_dim) for _ in range(context_layers)))
         self.targets = nn.Linear(width, output_dim)
@@ -60,7 +63,7 @@ class CPCV2(Method):
             raise ValueError(f"rows_ahead {rows_ahead} must be above rows_ignored {rows_ignored}")
         self.predictions = nn.ModuleList([nn.Linear(width, output_dim) for _ in self.ahead])
         self.draws = Draws()
-        self.tau = temperature
+        self.scale = scale
         self.color_drop, self.jitter = color_drop, patch_jitter
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
@@ -69,16 +72,22 @@ class CPCV2(Method):
         u = self.draws(B, R * C * COLUMNS).unflatten(1, (R, C, COLUMNS))
         patches = disguise(patches, u, self.color_drop, self.jitter)
         z = self.backbone.encode(patches)  # B x R x C x D
-        c = self.context(z.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # row r of it has seen rows 0..r of z
-        t = l2_normalize(self.targets(z))  # B x R x C x d
+        c = self.context(sides(z).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # row r of it has seen rows 0..r of a side
+        t = self.targets(z)  # B x R x C x d
         everything = all_rows(t.flatten(1, 2)).flatten(0, 1)  # patches of the whole batch, picture by picture
         if self.ahead[-1] >= R:
             raise ValueError(f"{R} rows of patches are too few to predict {self.ahead[-1]} rows ahead")
+        own = sides(places(B, R, C, z.device))
         terms = []
         for k, predict in zip(self.ahead, self.predictions, strict=True):
-            p = l2_normalize(predict(c[:, :-k])).flatten(0, 2)  # B (R-k) C x d
-            terms.append(F.cross_entropy(losses.similarity(p, everything) / self.tau, places(B, R, C, k, p.device)))
-        return Output(torch.stack(terms).mean(), carry=None, logs={"spread": losses.spread(t.detach().flatten(0, 2))})
+            p = predict(c[:, :-k]).flatten(0, 2)  # 4 B (R-k) C x d
+            terms.append(F.cross_entropy(self.scale * losses.similarity(p, everything), own[:, k:].flatten()))
+        logs = {"spread": losses.spread(l2_normalize(t.detach().flatten(0, 2)))}
+        return Output(torch.stack(terms).mean(), carry=None, logs=logs)
+
+    @torch.no_grad()
+    def after_step(self, carry: Carry) -> None:
+        centre(self.backbone)
 
 
 class Patches(nn.Module):
@@ -130,12 +139,15 @@ def disguise(patches: Tensor, u: Tensor, color_drop: float, jitter: float) -> Te
     return changed.to(patches.dtype)
 
 
-def places(B: int, R: int, C: int, k: int, device: torch.device) -> Tensor:
-    """Where, among the patches of the whole batch, stands the one k rows below each of this process's."""
+def places(B: int, R: int, C: int, device: torch.device) -> Tensor:
+    """Where, among the patches of the whole batch, stand those of this process: B x R x C."""
     picture = torch.arange(B, device=device)[:, None, None] * world() + rank()
-    row = torch.arange(R - k, device=device)[None, :, None] + k
-    column = torch.arange(C, device=device)[None, None, :]
-    return (picture * R * C + row * C + column).flatten()
+    return picture * R * C + torch.arange(R * C, device=device).view(R, C)
+
+
+def sides(grid: Tensor) -> Tensor:
+    """The square grids (B x R x R ...) as seen from above, right, below and left: 4 B x R x R ..."""
+    return torch.cat([grid.rot90(turns, (1, 2)) for turns in range(4)])
 
 
 def layer_norm(module: nn.Module) -> nn.Module:
@@ -146,3 +158,11 @@ def layer_norm(module: nn.Module) -> nn.Module:
         else:
             layer_norm(child)
     return module
+
+
+@torch.no_grad()
+def centre(network: nn.Module) -> None:
+    """The mean of each filter taken out of it, where no bias would put it back."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d) and module.bias is None:
+            module.weight.sub_(module.weight.mean((1, 2, 3), keepdim=True))

@@ -106,7 +106,7 @@ def load_teacher(network: nn.Sequential, run: str) -> bool:
     A run that is only evaluated or continued has the teacher in its own checkpoint and needs no other.
     """
     paths = sorted(Path(run, "checkpoints").glob("step-*.safetensors")) if run else []
-    if not paths:
+    if not paths or next(network.parameters()).is_meta:  # a network that is only measured takes nothing in
         return False
     with safetensors.safe_open(paths[-1], framework="pt") as file:
         names = [name for name in file.keys() if name.startswith(("method.backbone.", "method.head."))]  # noqa: SIM118

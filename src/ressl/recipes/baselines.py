@@ -65,7 +65,7 @@ BASELINES: dict[str, Baseline] = {
     "instdisc": Baseline((STRONG,), ONE_GROUP | {"lr": 0.03}),
     "localagg": Baseline((STRONG,), ONE_GROUP | {"lr": 0.03}),
     "mochi": Baseline(PAIR, options={"temperature": 0.2}),
-    "cpc-v2": Baseline((STRONG,), ONE_GROUP | {"lr": 0.03}, {"hidden_dim": 256, "output_dim": 64}),
+    "cpc-v2": Baseline((Crop("weak"),), ONE_GROUP | {"lr": 0.12}, {"hidden_dim": 256, "output_dim": 64}),
     "pcl-v2": Baseline(PAIR, options={"temperature": 0.2}),
     "adco": Baseline(PAIR, options={"temperature": 0.12}),
     "clsa": Baseline((*PAIR, Crop(changes=STRONGER)), options={"temperature": 0.2}),
@@ -99,7 +99,7 @@ DEMO: dict[str, Baseline] = {
         fields={"lr": 0.12}, options={"output_dim": 64, "background": 512, "clusters": 100, "cluster_after": 4}
     ),
     "mochi": Baseline(options={"temperature": 0.1, "hardest": 64, "mixed": 64, "mixed_with_query": 16}),
-    "cpc-v2": Baseline(fields={"lr": 0.12}, options={"hidden_dim": 64, "output_dim": 32}),
+    "cpc-v2": Baseline(fields={"lr": 0.5}, options={"hidden_dim": 64, "output_dim": 32}),
     "pcl-v2": Baseline(options={"temperature": 0.1, "granularities": (32, 64, 128), "cluster_after": 4}),
     "adco": Baseline(
         options={"negatives": 1024, "temperature": 0.1, "negatives_temperature": 0.1, "negatives_lr_scale": 5.0}
