@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
 
 
-def newest(folder: Path, kind: str, name: str) -> Record | None:
-    """The newest record of a kind, made on a GPU."""
+def newest(folder: Path, kind: str, name: str, device: str = "cuda") -> Record | None:
+    """The newest record of a kind, made on a GPU unless said otherwise."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
-    fitting = [r for r in found if r.get("kind") == kind and r["name"] == name and r["environment"]["device"] == "cuda"]
+    fitting = [r for r in found if r.get("kind") == kind and r["name"] == name and r["environment"]["device"] == device]
     return max(fitting, key=lambda r: r.get("started") or r["finished"], default=None)
 
 
@@ -50,19 +50,25 @@ TARGETS: list[tuple[str, str, Callable[[Record], float], float, bool]] = [
 ]
 
 
-def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
+def verdicts(folder: Path) -> Iterator[list[str]]:
+    """(what, measured, target, whether it is met) of every target."""
     for what, name, read, target, more in TARGETS:
         record = newest(folder, "bench", name)
         try:
             value = None if record is None else read(record)
         except (KeyError, StopIteration, TypeError):
             value = None
+        wanted = f"{'>=' if more else '<='} {target:,}"
         if value is None:
-            print(f"{what:44} not measured; ressl bench {name}")
-            continue
-        met = value >= target if more else value <= target
-        print(f"{what:44} {value:>12,.3f}  target {'>=' if more else '<='} {target:,}  {'met' if met else 'missed'}")
+            yield [what, "", wanted, "not measured"]
+        else:
+            met = value >= target if more else value <= target
+            yield [what, f"{value:,.3f}", wanted, "met" if met else "missed"]
+
+
+def main() -> None:
+    for what, value, wanted, verdict in verdicts(Path(sys.argv[1] if len(sys.argv) > 1 else "results")):
+        print(f"{what:44} {value:>12}  target {wanted:>10}  {verdict}")
 
 
 if __name__ == "__main__":

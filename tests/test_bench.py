@@ -1,7 +1,9 @@
 """The benchmark measures what it says; how fast this machine is, is not tested."""
 
+import importlib
 import json
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -126,3 +128,29 @@ def test_cost_ratios_are_times_ours_and_the_papers():
         {"ratio": "ReSSL (4 crops) / SimCLR", "ours": 1.02, "paper": 1.02},
     ]
     assert costs.ratios(rows[1:]) == costs.ratios(rows)[1:]
+
+
+def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record as it would be made on a GPU, its numbers invented."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    performance = importlib.import_module("performance")
+    step = {"engine": "graph", "precision": "bf16", "batch": 256, "images_per_second": 56_000.0, "start_seconds": 9.0,
+            "peak_memory_gb": 1.3, "data_memory_gb": 0.2}  # fmt: skip
+    plain = step | {"engine": "PIL workers, eager", "precision": "fp32", "images_per_second": 8_000.0}
+    record = {
+        "schema": 1, "kind": "bench", "name": "cifar10", "started": "2026-01-01T00:00:00Z",
+        "recipe": {"batch_size": 256}, "environment": {"device": "cuda", "gpu": "H200", "torch": "2.11"},
+        "ceilings": {"matrix_tflops": 700.0, "copy_gb_per_second": 4000.0}, "engines": [step, plain],
+        "ideas": [{"ideas": "all ideas", **step},
+                  {"ideas": "without fused norms", **step, "images_per_second": 50_000.0},
+                  {"ideas": "four steps per replay", "dropped": True, **step, "images_per_second": 55_000.0}],
+        "sweeps": {"batch_size": [{"batch_size": 1024, **step, "images_per_second": 70_000.0}]},
+    }  # fmt: skip
+    (tmp_path / "bench-cifar10-cuda-x.json").write_text(json.dumps(record))
+    text = performance.page(tmp_path)
+    assert "| CIFAR-10, batch 256, images/s | 56,000.000 | >= 55,000 | met |" in text
+    assert "| CIFAR-10, batch 1024, images/s | 70,000.000 | >= 80,000 | missed |" in text
+    assert "| ResNet-50, share of the loss |  | <= 0.02 | not measured |" in text
+    assert "| 50,000 | +12.0 % | kept |" in text
+    assert "| 55,000 | -1.8 % | dropped |" in text
+    assert "| graph, bf16 | 56,000 | 7.00 | 1.30 | 9.0 |" in text

@@ -16,6 +16,7 @@ from ressl.bench.parts import flops_per_image, ideas_worth, loss_cost
 from ressl.bench.steps import reference_speed, step_speed
 from ressl.bench.timing import ceilings
 from ressl.bench.views import views_speed
+from ressl.bench.ways import cpu_ways
 from ressl.engine.checkpoint import write_atomically
 from ressl.environment import environment
 from ressl.errors import unknown
@@ -23,7 +24,7 @@ from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import plain
 
-PARTS = ("ceilings", "engines", "loss", "ideas", "views", "loader", "sweeps")
+PARTS = ("ceilings", "engines", "loss", "ideas", "ways", "views", "loader", "sweeps")
 
 
 def bench(
@@ -59,6 +60,8 @@ def bench(
             say(f"loss: {found['loss']}")
         elif part == "ideas" and on_gpu:
             found["ideas"] = list(ideas_worth(chosen, device, spend, say))
+        elif part == "ways" and not on_gpu:
+            found["ways"] = list(cpu_ways(get_recipe("demo"), spend, say))
         elif part == "views":
             found["views"] = views_speed(chosen, device, workers, spend)
         elif part == "loader":
@@ -139,6 +142,9 @@ def tables(found: dict[str, Any]) -> list[tuple[str, str, Rows]]:
     if "ideas" in found:
         rows = found["ideas"]
         made.append(("what each idea is worth", "graph engine", _rows(rows, itemgetter("ideas"), rows[0])))
+    if "ways" in found:
+        rows = found["ways"]
+        made.append(("the demo's step on this CPU", "way", _rows(rows, itemgetter("way"), rows[0])))
     if "views" in found:
         rows = found["views"]
         made.append(("both views alone", "views", _rows(rows, itemgetter("views"), rows[-1])))

@@ -1,0 +1,124 @@
+"""docs/PERFORMANCE.md from the newest records: `python benchmarks/performance.py [results] [docs/PERFORMANCE.md]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from targets import Record, newest, verdicts
+
+# Why each idea should help; what it is worth is measured.
+REASONS = {
+    "fused norms": "norm, residual add and ReLU in one pass over the activations, which the compiler makes in several",
+    "shared results": "the two gradients of a block's result meet inside a kernel that reads them anyway",
+    "stem product": "three colours fill three of eight places of a tensor core; 27 of 32 are better",
+    "teacher stream": "the teacher is a third of the work and fills the gaps of the student",
+    "gradient stream": "weight gradients multiply while norms wait for memory",
+    "bf16 copies": "two kernels instead of a cast of every weight and one of every gradient",
+    "fused update": "the teacher's average in one pass over the weights instead of three",
+    "four steps per replay": "fewer replays, in the hope of fewer gaps",
+}
+HEAD = """# Performance
+
+Made by `python benchmarks/performance.py` from the records in `results/`; every number is one of `ressl bench`, the
+ratios taken within one run on one machine."""
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    headings = list(headings)
+    yield ""
+    yield "| " + " | ".join(headings) + " |"
+    yield "|" + "|".join("---" if i == 0 else "---:" for i in range(len(headings))) + "|"
+    for row in rows:
+        yield "| " + " | ".join(str(cell) for cell in row) + " |"
+    yield ""
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def speeds(rows: list[Record], name: str, base: Record) -> Iterator[list[object]]:
+    for row in rows:
+        speed = row["images_per_second"]
+        yield [
+            row[name],
+            number(speed),
+            f"{speed / base['images_per_second']:.2f}",
+            number(row.get("peak_memory_gb"), 2),
+        ]
+
+
+def ideas(rows: list[Record]) -> Iterator[list[object]]:
+    whole = rows[0]["images_per_second"]
+    for row in rows[1:]:
+        speed, dropped = row["images_per_second"], row.get("dropped", False)
+        name = row["ideas"].removeprefix("without ")
+        worth = (speed / whole if dropped else whole / speed) - 1
+        verdict = "dropped" if dropped else "kept"
+        yield [name, REASONS.get(name, ""), number(speed), f"{100 * worth:+.1f} %", verdict]
+
+
+def page(folder: Path) -> str:
+    return "\n".join(lines(folder)).replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def lines(folder: Path) -> Iterator[str]:
+    yield HEAD
+    yield "\n## Targets for one H200"
+    yield from table(("", "measured", "target", ""), verdicts(folder))
+    for name in ("cifar10", "tiny-imagenet", "imagenet-r50"):
+        record = newest(folder, "bench", name)
+        if record is not None:
+            yield from of_bench(name, record)
+    yield from of_cpu(newest(folder, "bench", "cifar10", "cpu"))
+
+
+def of_bench(name: str, record: Record) -> Iterator[str]:
+    made = record["environment"]
+    where = f"{made['gpu']}, torch {made['torch']}, commit {made.get('commit', '?')}"
+    yield f"\n## {name} on a GPU\n\n{where}; batch {record['recipe']['batch_size']}."
+    if "ceilings" in record:
+        yield f"\nCeilings of the card: {', '.join(f'{k} {v:,.1f}' for k, v in record['ceilings'].items())}."
+    if "engines" in record:
+        rows = [row | {"name": f"{row['engine']}, {row['precision']}"} for row in record["engines"]]
+        shown = zip(speeds(rows, "name", rows[-1]), rows, strict=True)
+        headings = ("engine", "images/s", "times the reference", "GB", "start, s", "of the matrix ceiling")
+        full = [[*r, number(row.get("start_seconds"), 1), _percent(row.get("of_matrix_ceiling"))] for r, row in shown]
+        yield from table(headings, full)
+    if "loss" in record:
+        cost = record["loss"]
+        yield (
+            f"\nThe loss alone (K {cost['queue_size']:,}): {cost['milliseconds']} ms, "
+            f"{_percent(cost['share_of_step'])} of the step, {cost['peak_memory_gb']} GB at its peak.\n"
+        )
+    if record.get("ideas"):
+        whole = number(record["ideas"][0]["images_per_second"])
+        yield f"\nAll ideas together: {whole} images/s. One of them changed at a time:"
+        yield from table(("idea", "why", "images/s", "worth", ""), ideas(record["ideas"]))
+    if "views" in record:
+        yield from table(("both views alone", "images/s", "times the last", "GB"),
+                         speeds(record["views"], "views", record["views"][-1]))  # fmt: skip
+    for field, rows in record.get("sweeps", {}).items():
+        yield from table((field, "images/s", "times the first", "GB"), speeds(rows, field, rows[0]))
+
+
+def of_cpu(record: Record | None) -> Iterator[str]:
+    if record is not None and "ways" in record:
+        yield "\n## The demo's step on a CPU\n"
+        yield from table(("way", "images/s", "times the first", "GB"), speeds(record["ways"], "way", record["ways"][0]))
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def main() -> None:
+    folder, out = (Path(*word) for word in ((sys.argv[1:2] or ["results"]), (sys.argv[2:3] or ["docs/PERFORMANCE.md"])))
+    out.write_text(page(folder), encoding="utf-8")
+    print(out)
+
+
+if __name__ == "__main__":
+    main()
