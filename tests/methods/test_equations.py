@@ -213,7 +213,7 @@ def cpc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
     for k in (1, 2):  # both of them: rows_ignored is 0 here
         each = []
         for at in seen:
-            grid = torch.stack([torch.stack([z[:, *at(r, c)] for c in range(3)], 2) for r in range(3)], 2)
+            grid = torch.stack([torch.stack([z[(slice(None), *at(r, c))] for c in range(3)], 2) for r in range(3)], 2)
             context = twin.context(grid)  # B x 6 x 3 x 3
             for b, row, column in itertools.product(range(B), range(3 - k), range(3)):
                 p = twin.predictions[k - 1](context[b, :, row, column]).tolist()
@@ -413,7 +413,7 @@ def test_cpc_has_layer_norm_where_batch_norm_was() -> None:
 
 
 def test_cpc_keeps_its_filters_at_a_mean_of_zero() -> None:
-    """What layer norm leaves of a channel's mean otherwise outgrows, layer by layer, what differs between patches."""
+    """Layer norm leaves in what a channel is on average; without this, patches begin much more alike."""
     from ressl.nn import build_backbone
 
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ class CPCV2(Method):
     One view, cut into overlapping patches, each changed by itself, or their colours alone would tell which belong
     together. The backbone has layer norm instead of batch norm, through whose statistics a patch could tell which
     others belong to its picture. Its filters are kept at a mean of zero: layer norm does not take away what a channel
-    is on average, as batch norm does, and over a few layers that outgrows the patch itself.
+    is on average, as batch norm does; patches then look alike at the start, and some runs never leave it.
     """
 
     title: ClassVar[str] = "CPC v2"
