@@ -70,9 +70,6 @@ def accelerate(
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed
         step.memory_format = torch.channels_last
-    if wanted == "compile" and not on_gpu:  # compiled norms like the layout that the convolutions like
-        step.method.to(memory_format=torch.channels_last)
-        step.memory_format = torch.channels_last
     if wanted == "compile":
         step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
         step.call = torch.compile(step.call)
