@@ -110,7 +110,8 @@ def of_cpu(record: Record | None) -> Iterator[str]:
         first = record["ways"][0]["images_per_second"]
         rows = [[row["way"], number(row["images_per_second"]), f"{row['images_per_second'] / first:.2f}",
                  number(row["start_seconds"], 1)] for row in record["ways"]]  # fmt: skip
-        yield f"{record['environment']['cpu']}, {record['environment']['cores']} cores."
+        where = f"{record['environment']['cpu']}, {record['environment']['cores']} cores"
+        yield f"{where}. The first row is the plainest way; `auto` is eager. Compiled kernels of earlier runs are reused."
         yield from table(("way", "images/s", "times the first", "ready after, s"), rows)
 
 
