@@ -111,7 +111,8 @@ def of_cpu(record: Record | None) -> Iterator[str]:
         rows = [[row["way"], number(row["images_per_second"]), f"{row['images_per_second'] / first:.2f}",
                  number(row["start_seconds"], 1)] for row in record["ways"]]  # fmt: skip
         where = f"{record['environment']['cpu']}, {record['environment']['cores']} cores"
-        yield f"{where}. The first row is the plainest way; `auto` is eager. Compiled kernels of earlier runs are reused."
+        yield f"{where}. The first row is the plainest way; `auto` is eager."
+        yield "Compiled kernels of earlier runs are used again."
         yield from table(("way", "images/s", "times the first", "ready after, s"), rows)
 
 
