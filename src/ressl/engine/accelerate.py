@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl.data.batches import Batch
+from ressl.data.loaders import ResidentLoader
 from ressl.engine.ahead import Rehearsal
 from ressl.engine.compiling import keep_compiled
 from ressl.engine.convolutions import WeightGradients
@@ -92,7 +93,8 @@ def plain_again(step: TrainStep) -> None:
 def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     """Networks by the library's convolutions and our norms; all the small things around them compiled."""
     method, rehearsal = step.method, None
-    if ideas.fused_norms and step.device.type == "cuda":
+    # Not with a streaming loader: it forks its workers soon, and a process forks best without threads.
+    if ideas.fused_norms and step.device.type == "cuda" and isinstance(step.loader, ResidentLoader):
         rehearsal = _rehearsal(step, shared=ideas.shared_results, stem_product=ideas.stem_product)
     gradients = WeightGradients(step.device) if ideas.gradient_stream else None
     if ideas.fused_norms:
