@@ -233,8 +233,9 @@ def test_one_command_trains_and_evaluates(ressl: Run_, array_file: Path) -> None
 
 
 def test_quiet_says_nothing(ressl: Run_, array_file: Path) -> None:
-    words = ["pretrain", "--data", array_file, "--out", "run", "--epochs", "1", "--quiet", *SMALL]
+    words = ["pretrain", "--data", array_file, "--out", "run", "--epochs", "1", "--quiet", *SMALL, "--then", "knn"]
     assert ressl(*words) == (0, "", "")
+    assert Run.open("run").read_evaluation("knn") is not None
 
 
 def test_unlabelled_pictures_cannot_be_evaluated(ressl: Run_, tmp_path: Path) -> None:

@@ -90,15 +90,15 @@ def _run(options: Namespace, changes: dict[str, Any], team: Team) -> int:
     return 0
 
 
-def measure(subject: Subject, protocols: list[str], team: Team, **settings: Any) -> None:
+def measure(subject: Subject, protocols: list[str], team: Team, quiet: bool = False, **settings: Any) -> None:
     """Evaluate by each of ``protocols``, with progress, and show the table; ``settings`` as of evaluate_each."""
-    results = []
-    with console.display(quiet=not team.leads) as shown:
+    results, quiet = [], quiet or not team.leads
+    with console.display(quiet) as shown:
         found = evaluate_each(subject, protocols, display=shown, **settings)
         for i, name in enumerate(protocols, 1):
             shown.message(f"{i} of {len(protocols)}: {name}, {PROTOCOLS[name].summary}")
             results.append(next(found))
-    if team.leads:
+    if not quiet:
         _show(str(subject.run.path), results, subject)
 
 

@@ -110,7 +110,8 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             if not options.quiet and team.leads:
                 _conclude(run)
             if then:
-                measure(subject_of_run(run), then, team, device=options.device, precision=options.precision)
+                how = {"device": options.device, "precision": options.precision}
+                measure(subject_of_run(run), then, team, options.quiet, **how)
     except Interrupted as stop:
         return stop.exit_code
     return 0
