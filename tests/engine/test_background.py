@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 
 import pytest
 
@@ -27,8 +28,8 @@ def test_a_failure_comes_up_once_and_as_it_was(how: str) -> None:
 
     beside = Background()
     beside.start(fail)
-    assert beside._thread is not None
-    beside._thread.join()
+    assert beside._job is not None
+    wait([beside._job])
     with pytest.raises(OSError, match="disk full"):
         beside.start(list) if how == "start" else getattr(beside, how)()
     beside.check()

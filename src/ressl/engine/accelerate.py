@@ -122,7 +122,7 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
 def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
     """Of the student's network on its first view; the teacher's is the same, smaller crops are left to the step."""
     with contextlib.suppress(Exception):  # a network of another kind: it is made ready as it goes
-        size = step.views.views[-1].size
+        size = step.views.views[:2][-1].size  # teacher first, if there is one
         found = Rehearsal(step.method.backbone, (step.loader.batch_size, 3, size, size), step.precision, **how)
         found.start()
         return found
@@ -185,9 +185,7 @@ class GraphedBody:
             self._capture(batch, put_back)
         except (torch.OutOfMemoryError, ResslError):
             raise
-        except (
-            Exception
-        ) as error:  # also the compiler's; what is wrong with the step itself comes again when it runs plainly
+        except Exception as error:  # also the compiler's; a fault of the step itself comes again when it runs plainly
             self.graph = None
             put_back()
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]

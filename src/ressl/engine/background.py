@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 
 class Background:
     """Runs a job in a thread; the next job, or :meth:`finish`, waits for it and raises what it raised.
+
+    A process that ends by itself waits for the job too, so that it does not end in the middle of a write.
 
     >>> beside, done = Background(), []
     >>> beside.start(lambda: done.append(1))
@@ -19,35 +21,28 @@ class Background:
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._job: Future[None] | None = None
         self.seconds = 0.0  # that the last job took
 
     def start(self, job: Callable[[], Any]) -> None:
         self.finish()
+        self._job = self._pool.submit(self._run, job)
 
-        def run() -> None:
-            begun = time.monotonic()
-            try:
-                job()
-            except BaseException as error:
-                self._error = error
+    def _run(self, job: Callable[[], Any]) -> None:
+        begun = time.monotonic()
+        try:
+            job()
+        finally:
             self.seconds = time.monotonic() - begun
-
-        # No daemon: a process that ends by itself does not end in the middle of a write.
-        self._thread = threading.Thread(target=run, name="checkpoint", daemon=False)
-        self._thread.start()
 
     def check(self) -> None:
         """Raise what the job raised, if it has ended."""
-        if self._thread is not None and not self._thread.is_alive():
+        if self._job is not None and self._job.done():
             self.finish()
 
     def finish(self) -> None:
         """Wait for the job, and raise what it raised."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        job, self._job = self._job, None
+        if job is not None:
+            job.result()

@@ -37,12 +37,14 @@ def _moments(
     g = tl.program_id(0) % G
     s = tl.program_id(0) // G
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    per = tl.cdiv(n * R, S)
+    end = tl.minimum((s + 1) * per, n * R)
     total = tl.zeros((ROWS, COLS), tl.float32)
     square = tl.zeros((ROWS, COLS), tl.float32)
-    for back in range(s, tl.cdiv(n * R, ROWS), S):
-        q = (tl.cdiv(n * R, ROWS) - 1 - back) * ROWS + tl.arange(0, ROWS)  # row within the group
+    for start in range(s * per, end, ROWS):
+        q = start + tl.arange(0, ROWS)  # row within the group
         row = ((q // R) * G + g) * R + q % R  # row in memory
-        inside = (q < n * R)[:, None] & (c < C)[None, :]
+        inside = (q < end)[:, None] & (c < C)[None, :]
         x = tl.load(x_ptr + row.to(tl.int64)[:, None] * C + c[None, :], mask=inside, other=0.0).to(tl.float32)
         total += x
         square += x * x
@@ -125,12 +127,14 @@ def _backward_moments(
     rstd = tl.load(rstd_ptr + g * C + c, mask=c < C, other=0.0)
     scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
     shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
+    per = tl.cdiv(n * R, S)
+    end = tl.minimum((s + 1) * per, n * R)
     total = tl.zeros((ROWS, COLS), tl.float32)
     dot = tl.zeros((ROWS, COLS), tl.float32)
-    for back in range(s, tl.cdiv(n * R, ROWS), S):
-        q = (tl.cdiv(n * R, ROWS) - 1 - back) * ROWS + tl.arange(0, ROWS)
+    for start in range(s * per, end, ROWS):
+        q = start + tl.arange(0, ROWS)
         row = ((q // R) * G + g) * R + q % R
-        inside = (q < n * R)[:, None] & (c < C)[None, :]
+        inside = (q < end)[:, None] & (c < C)[None, :]
         place = row.to(tl.int64)[:, None] * C + c[None, :]
         x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
         dz = tl.load(dy_ptr + place, mask=inside, other=0.0).to(tl.float32)
