@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 
 CASES = """
 import copy, sys, torch
+from ressl.engine import kernels
 from ressl.engine.fusion import fuse
 from ressl.engine.kernels import norm_act, norm_act_twice
 from ressl.nn import GroupedBatchNorm2d, build_backbone
@@ -21,7 +22,8 @@ from ressl.nn import GroupedBatchNorm2d, build_backbone
 torch.set_num_threads(1)
 last = {"memory_format": torch.channels_last}
 cases = [(8, 16, 4, 2, True, True), (8, 24, 3, 4, False, True), (6, 8, 5, 1, True, False), (6, 40, 7, 3, True, True)]
-for N, C, side, groups, residual, relu in cases:
+for number, (N, C, side, groups, residual, relu) in enumerate(cases * 2):
+    kernels.LARGE = 0 if number < len(cases) else 1 << 23  # both ways to reduce
     torch.manual_seed(0)
     norm = GroupedBatchNorm2d(C, groups)
     torch.nn.init.normal_(norm.weight)
@@ -66,6 +68,23 @@ fused.train()(x).sum().backward()
 plain.train()(x).sum().backward()
 for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-3)
+
+# The moving average: three steps, and one that is not kept.
+from ressl.engine.following import follow
+from ressl.nn.ema import EMATeacher
+
+followed = EMATeacher(plain, 0.9)
+reference = copy.deepcopy(followed)
+for parameter in plain.parameters():
+    parameter.data.add_(torch.randn_like(parameter))
+follow(torch.nn.ModuleList([followed]))
+for keep in (True, True, True, False):
+    for teacher in (followed, reference):
+        teacher.kept.fill_(keep)
+        teacher.update(plain)
+for ours, theirs in zip(followed.module.parameters(), reference.module.parameters(), strict=True):
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+assert not torch.equal(next(followed.module.parameters()), next(plain.parameters()))
 print("all agree")
 """
 

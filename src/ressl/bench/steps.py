@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import time
 from collections.abc import Callable
@@ -62,6 +63,8 @@ def step_speed(
 
     ``change`` may change the step before it first runs, and says how many steps it then makes at once.
     """
+    torch._dynamo.reset()  # a new step is a new program; what was compiled for the last must not count as a variant
+    gc.collect()  # the last step and its graph
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -72,7 +75,6 @@ def step_speed(
         source.labels = torch.arange(count) % method.classes
     loader = ResidentLoader(source, recipe.batch_size, device, recipe.seed)
     data = peak_memory_gb(device)
-    torch._dynamo.reset()  # a new step is a new program; what was compiled for the last must not count as a variant
     start = time.perf_counter()
     step = build_step(recipe, method, loader, Settings(device=str(device), precision=precision), device)
     notes: list[str] = []

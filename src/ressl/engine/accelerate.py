@@ -83,7 +83,8 @@ def accelerate(
 def plain_again(step: TrainStep) -> None:
     """Undo what :func:`accelerate` put in: everything it did hangs on the objects, and the classes' own come back."""
     for module in step.method.modules():
-        module.__dict__.pop("forward", None)
+        for name in ("forward", "update"):
+            module.__dict__.pop(name, None)
     step.method.__dict__.pop("target", None)
     for name in ("prepare", "after", "body"):
         step.__dict__.pop(name, None)
@@ -115,6 +116,10 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     method.forward = forward if beside is None else beside.mark(forward)  # type: ignore[method-assign]
     step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
     if ideas.fused_update:
+        if step.device.type == "cuda":
+            from ressl.engine.following import follow  # here, because Triton is not on every machine
+
+            follow(method)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
     return rehearsal
 
@@ -198,12 +203,13 @@ class GraphedBody:
         side = torch.cuda.Stream(self.step.device)
         side.wait_stream(torch.cuda.current_stream(self.step.device))
         with torch.cuda.stream(side):
+            if self.rehearsal is not None:
+                self.step.prepare(fixed)  # the views are compiled while the rehearsal runs, the networks wait for it
+                self.rehearsal.join()
             for _ in range(WARM_UP):
                 self.plain(fixed)
         torch.cuda.current_stream(self.step.device).wait_stream(side)
         put_back()
-        if self.rehearsal is not None:  # nothing else may use the card during a capture
-            self.rehearsal.join()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.plain(fixed)

@@ -18,33 +18,33 @@ from torch import Tensor, nn
 
 from ressl.engine.launching import launch
 
-# Chosen by timing on an H200 at the four activation sizes of the CIFAR ResNet-18.
-TILE = 4096  # elements that a reducing program holds at a time
-MAP_TILE = 2048  # elements that a mapping program does at a time
-MAP_PROGRAMS = 1 << 20  # at most: fewer leave multiprocessors to whatever runs beside
+# Chosen by timing on an H200 at the four activation sizes of the CIFAR ResNet-18, batch 256 and 1024.
+TILE = 4096  # elements that a program does at a time
 PROGRAMS = 512  # that share a reduction: about four for each multiprocessor of a large GPU
+LARGE = 1 << 23  # elements from which a reduction takes whole rows and loads ahead; below, more and simpler programs
 
 
 @triton.jit
 def _moments(
     x_ptr, sum_ptr, square_ptr, n, C, S,
-    R: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    R: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sum and sum of squares of one part of one group: S x G x C partial results.
 
-    R and G are constants of the kernel, so that the divisions below are shifts where they are powers of two.
+    All programs walk together from the end of the activation to its beginning: what the convolution wrote last is still
+    in the cache, and so is what the next kernel reads first. R and G are constants of the kernel, so that the divisions
+    below are shifts where they are powers of two.
     """
     g = tl.program_id(0) % G
     s = tl.program_id(0) // G
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    per = tl.cdiv(n * R, S)
-    end = tl.minimum((s + 1) * per, n * R)
+    tiles = tl.cdiv(n * R, ROWS)
     total = tl.zeros((ROWS, COLS), tl.float32)
     square = tl.zeros((ROWS, COLS), tl.float32)
-    for start in range(s * per, end, ROWS):
-        q = start + tl.arange(0, ROWS)  # row within the group
+    for back in tl.range(s, tiles, S, num_stages=STAGES):
+        q = (tiles - 1 - back) * ROWS + tl.arange(0, ROWS)  # row within the group
         row = ((q // R) * G + g) * R + q % R  # row in memory
-        inside = (q < end)[:, None] & (c < C)[None, :]
+        inside = (q < n * R)[:, None] & (c < C)[None, :]
         x = tl.load(x_ptr + row.to(tl.int64)[:, None] * C + c[None, :], mask=inside, other=0.0).to(tl.float32)
         total += x
         square += x * x
@@ -86,35 +86,34 @@ def _statistics(
 
 @triton.jit
 def _apply(
-    x_ptr, residual_ptr, y_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, N, R, C, G,
+    x_ptr, residual_ptr, y_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, R, C, G,
     RESIDUAL: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """y = relu(normalised x + residual); a program takes some rows of one sample, then its next ones."""
+    """y = relu(normalised x + residual); a program takes some rows of one sample."""
     chunks = tl.cdiv(R, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
     weight = tl.load(weight_ptr + c, mask=c < C, other=0.0)
     bias = tl.load(bias_ptr + c, mask=c < C, other=0.0)
-    for chunk in range(tl.program_id(0), N * chunks, tl.num_programs(0)):
-        i = chunk // chunks
-        r = (chunk % chunks) * ROWS + tl.arange(0, ROWS)
-        at = (i % G) * C + c
-        scale = tl.load(rstd_ptr + at, mask=c < C, other=0.0) * weight
-        shift = bias - tl.load(mean_ptr + at, mask=c < C, other=0.0) * scale
-        inside = (r < R)[:, None] & (c < C)[None, :]
-        place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
-        y = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
-        if RESIDUAL:
-            y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            y = tl.maximum(y, 0.0)
-        tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
+    i = tl.program_id(0) // chunks
+    r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
+    at = (i % G) * C + c
+    scale = tl.load(rstd_ptr + at, mask=c < C, other=0.0) * weight
+    shift = bias - tl.load(mean_ptr + at, mask=c < C, other=0.0) * scale
+    inside = (r < R)[:, None] & (c < C)[None, :]
+    place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
+    y = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
+    if RESIDUAL:
+        y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        y = tl.maximum(y, 0.0)
+    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _backward_moments(
     dy_ptr, dy2_ptr, x_ptr, y_ptr, dz_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, sum_ptr, dot_ptr, n, C, S,
     R: tl.constexpr, G: tl.constexpr, TWO: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums of dz and of dz times the normalised x, where dz is the gradient behind ReLU and residual add.
 
@@ -127,14 +126,13 @@ def _backward_moments(
     rstd = tl.load(rstd_ptr + g * C + c, mask=c < C, other=0.0)
     scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
     shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
-    per = tl.cdiv(n * R, S)
-    end = tl.minimum((s + 1) * per, n * R)
+    tiles = tl.cdiv(n * R, ROWS)
     total = tl.zeros((ROWS, COLS), tl.float32)
     dot = tl.zeros((ROWS, COLS), tl.float32)
-    for start in range(s * per, end, ROWS):
-        q = start + tl.arange(0, ROWS)
+    for back in tl.range(s, tiles, S, num_stages=STAGES):
+        q = (tiles - 1 - back) * ROWS + tl.arange(0, ROWS)
         row = ((q // R) * G + g) * R + q % R
-        inside = (q < end)[:, None] & (c < C)[None, :]
+        inside = (q < n * R)[:, None] & (c < C)[None, :]
         place = row.to(tl.int64)[:, None] * C + c[None, :]
         x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
         dz = tl.load(dy_ptr + place, mask=inside, other=0.0).to(tl.float32)
@@ -174,7 +172,7 @@ def _backward_statistics(
 
 @triton.jit
 def _backward_apply(
-    dz_ptr, dz2_ptr, x_ptr, dx_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, mean_dz_ptr, mean_dot_ptr, N, R, C, G,
+    dz_ptr, dz2_ptr, x_ptr, dx_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, mean_dz_ptr, mean_dot_ptr, R, C, G,
     TWO: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """dx = weight / deviation * (dz - mean dz - normalised x * mean of dz times it)."""
@@ -182,26 +180,25 @@ def _backward_apply(
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
     weight = tl.load(weight_ptr + c, mask=c < C, other=0.0)
     bias = tl.load(bias_ptr + c, mask=c < C, other=0.0)
-    for chunk in range(tl.program_id(0), N * chunks, tl.num_programs(0)):
-        i = chunk // chunks
-        r = (chunk % chunks) * ROWS + tl.arange(0, ROWS)
-        at = (i % G) * C + c
-        mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
-        rstd = tl.load(rstd_ptr + at, mask=c < C, other=0.0)
-        scale = rstd * weight
-        inside = (r < R)[:, None] & (c < C)[None, :]
-        place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
-        x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        if TWO:
-            dz += tl.load(dz2_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        if MASK:
-            dz = tl.where(x * scale[None, :] + (bias - mean * scale)[None, :] > 0.0, dz, 0.0)
-        mean_dz = tl.load(mean_dz_ptr + at, mask=c < C, other=0.0)
-        mean_dot = tl.load(mean_dot_ptr + at, mask=c < C, other=0.0)
-        normal = (x - mean[None, :]) * rstd[None, :]
-        dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
-        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    i = tl.program_id(0) // chunks
+    r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
+    at = (i % G) * C + c
+    mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
+    rstd = tl.load(rstd_ptr + at, mask=c < C, other=0.0)
+    scale = rstd * weight
+    inside = (r < R)[:, None] & (c < C)[None, :]
+    place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    if TWO:
+        dz += tl.load(dz2_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    if MASK:
+        dz = tl.where(x * scale[None, :] + (bias - mean * scale)[None, :] > 0.0, dz, 0.0)
+    mean_dz = tl.load(mean_dz_ptr + at, mask=c < C, other=0.0)
+    mean_dot = tl.load(mean_dot_ptr + at, mask=c < C, other=0.0)
+    normal = (x - mean[None, :]) * rstd[None, :]
+    dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
+    tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
 class _Plan:
@@ -209,19 +206,20 @@ class _Plan:
 
     def __init__(self, x: Tensor, groups: int) -> None:
         N, self.C, H, W = x.shape
-        self.N, self.G, self.R, self.n = N, groups, H * W, N // groups
+        self.G, self.R, self.n = groups, H * W, N // groups
         self.count = self.n * self.R
-        self.cols = min(triton.next_power_of_2(self.C), 32)
+        large = x.numel() >= LARGE
+        self.cols = min(triton.next_power_of_2(self.C), 64 if large else 32)
         self.rows = TILE // self.cols
+        self.tile = {"ROWS": self.rows, "COLS": self.cols, "STAGES": 3 if large else 1}
         blocks = triton.cdiv(self.C, self.cols)
         self.S = max(1, min(PROGRAMS // (groups * blocks), triton.cdiv(self.count, self.rows)))
         self.reduce = (self.S * groups, blocks)
         self.pads = {"S_PAD": triton.next_power_of_2(self.S), "G_PAD": triton.next_power_of_2(groups), "COLS": 8}
         self.few = (triton.cdiv(self.C, 8),)
         self.wide = min(triton.next_power_of_2(self.C), 256)
-        self.tall = min(triton.next_power_of_2(self.R), MAP_TILE // self.wide)
-        parts = triton.cdiv(self.C, self.wide)
-        self.map = (min(N * triton.cdiv(self.R, self.tall), max(1, MAP_PROGRAMS // parts)), parts)
+        self.tall = min(triton.next_power_of_2(self.R), TILE // self.wide)
+        self.map = (N * triton.cdiv(self.R, self.tall), triton.cdiv(self.C, self.wide))
 
     def partial(self, like: Tensor) -> Tensor:
         return torch.empty(2, self.S, self.G, self.C, dtype=torch.float32, device=like.device)
@@ -239,14 +237,14 @@ class _NormAct(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         p = _Plan(x, groups)
         partial, statistics, y = p.partial(x), p.grouped(x), torch.empty_like(x)
-        launch(_moments, p.reduce, x, partial[0], partial[1], p.n, p.C, p.S, R=p.R, G=p.G, ROWS=p.rows, COLS=p.cols)
+        launch(_moments, p.reduce, x, partial[0], partial[1], p.n, p.C, p.S, R=p.R, G=p.G, **p.tile)
         launch(
             _statistics, p.few, partial[0], partial[1], statistics[0], statistics[1], running_mean, running_var,
             p.count, p.S, p.C, p.G, eps, momentum, **p.pads,
         )  # fmt: skip
         launch(
             _apply, p.map, x, x if residual is None else residual, y, statistics[0], statistics[1], weight, bias,
-            p.N, p.R, p.C, p.G, RESIDUAL=residual is not None, RELU=relu, ROWS=p.tall, COLS=p.wide,
+            p.R, p.C, p.G, RESIDUAL=residual is not None, RELU=relu, ROWS=p.tall, COLS=p.wide,
         )  # fmt: skip
         ctx.save_for_backward(x, y if residual is not None and relu else None, weight, bias, statistics)
         ctx.groups, ctx.relu, ctx.residual = groups, relu, residual is not None
@@ -265,7 +263,7 @@ class _NormAct(torch.autograd.Function):
         launch(
             _backward_moments, p.reduce, dy, dy2, x, x if y is None else y, dz, statistics[0], statistics[1], weight,
             bias, partial[0], partial[1], p.n, p.C, p.S, R=p.R, G=p.G, TWO=bool(rest), RESIDUAL=ctx.residual,
-            RELU=ctx.relu, ROWS=p.rows, COLS=p.cols,
+            RELU=ctx.relu, **p.tile,
         )  # fmt: skip
         launch(
             _backward_statistics, p.few, partial[0], partial[1], means[0], means[1], dweight, dbias,
@@ -273,7 +271,7 @@ class _NormAct(torch.autograd.Function):
         )  # fmt: skip
         launch(
             _backward_apply, p.map, dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1],
-            p.N, p.R, p.C, p.G, TWO=bool(rest) and not ctx.residual, MASK=ctx.relu and not ctx.residual,
+            p.R, p.C, p.G, TWO=bool(rest) and not ctx.residual, MASK=ctx.relu and not ctx.residual,
             ROWS=p.tall, COLS=p.wide,
         )  # fmt: skip
         return dx, dz if ctx.residual else None, dweight, dbias, None, None, None, None, None, None

@@ -1,10 +1,14 @@
-"""Linear evaluation at the speed of the card: features of a block of steps and the steps on the block before it.
+"""Linear evaluation at the speed of the card: three blocks of steps on their way at once.
 
-The backbone is frozen, so the features of many steps are made at once, and while they are made the classifier, whose
-kernels are tiny, learns from the previous ones on a stream of its own. All of it is one CUDA graph.
+The backbone is frozen, so the features of many steps are made together. While the network makes a block's features, the
+classifier learns from the block before, and the views of the block after are made, each on a stream of its own: the
+network keeps the tensor cores busy, the others hardly anything. All of it is a CUDA graph.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -37,77 +41,110 @@ class Blocks:
         number = lambda: torch.zeros((), dtype=torch.int64, device=device)
         self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
         self.rows = torch.arange(self.k * batch, dtype=torch.int64, device=device)
-        self.epoch, self.first, self.learnt = number(), number(), number()  # learnt: where the block to learn began
+        self.epoch = number()
+        # Where in its epoch the block to look at next begins, the one whose features come next, and the one to learn.
+        self.first, self.seen, self.known = number(), number(), number()
         self.x = torch.zeros(self.k * batch, classifier.weight.shape[1] - 1, device=device)
         self.y = torch.zeros(self.k * batch, dtype=torch.int64, device=device)
-        self.look = torch.compile(self._look)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.side = torch.cuda.Stream(device)
-        self.made = 0  # blocks whose features were asked for
+        # What was looked at, in turns: one is read by the network while the other is written.
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.looked = 0  # blocks whose views were asked for
+        self.on_gpu = device.type == "cuda"  # elsewhere the same, one thing after the other
+        self.look = torch.compile(self._look) if self.on_gpu else self._look
+        self.sides = [torch.cuda.Stream(device) for _ in range(2)] if self.on_gpu else [None, None]
+        self.graphs: list[torch.cuda.CUDAGraph] = []
 
-    def _look(self) -> tuple[Tensor, Tensor]:
-        """What the network's first layer reads, and the labels, of the block that begins at ``first``."""
+    def _views(self) -> tuple[Tensor, Tensor]:
+        """Of the block that begins at ``first``: what the network's first layer reads, and the labels."""
         rows = self.first + self.rows
         index = self.order[rows.clamp(max=self.steps * self.batch - 1)]
         return self.net.prepare(self.views(self.images[index], self.epoch, rows)[0]), self.labels[index]
 
-    @torch.no_grad()
+    def _look(self, prepared: Tensor, labels: Tensor) -> None:
+        for mine, new in zip((prepared, labels), self._views(), strict=True):
+            mine.copy_(new)  # compiled, it is written there in the first place
+
     def _learn(self) -> None:
         for i, (x, y) in enumerate(zip(self.x.split(self.batch), self.y.split(self.batch), strict=True)):
-            self.classifier.learn(x, y, self.learnt + (i + 1) * self.batch <= self.steps * self.batch)
+            self.classifier.learn(x, y, self.known + (i + 1) * self.batch <= self.steps * self.batch)
 
-    @torch.no_grad()
-    def _body(self) -> None:
-        main = torch.cuda.current_stream()
-        self.side.wait_stream(main)
-        with torch.cuda.stream(self.side):
-            self._learn()
-        prepared, y = self.look()
-        x = self.net.network(prepared)
-        main.wait_stream(self.side)
-        self._keep(x, y)
+    def _keep(self, features: Tensor, turn: int) -> None:
+        self.x.copy_(features)
+        self.y.copy_(self.pairs[turn][1])
 
-    def _keep(self, x: Tensor, y: Tensor) -> None:
-        self.x.copy_(x)
-        self.y.copy_(y)
-        self.learnt.copy_(self.first)
+    def _advance(self) -> None:
+        self.known.copy_(self.seen)
+        self.seen.copy_(self.first)
         self.first.add_(len(self.rows))
 
-    def _begin(self) -> None:
-        """Before the first block of an epoch is made."""
-        epoch = self.made // self.count
-        self.order.copy_(rng.permutation(self.seed, epoch, len(self.images), rng.EVALUATION, self.order.device))
-        self.epoch.fill_(epoch)
-        self.first.zero_()
+    @torch.no_grad()
+    def _body(self, turn: int) -> None:
+        """Learn a block, make the features of the next, and look at the one after that."""
+        with _beside(self.sides[0]):
+            self._learn()
+        with _beside(self.sides[1]):
+            self.look(*self.pairs[1 - turn])
+        features = self.net.network(self.pairs[turn][0])
+        for side in self.sides:
+            if side is not None:
+                torch.cuda.current_stream().wait_stream(side)
+        self._keep(features, turn)
+        self._advance()
 
+    def _begin(self) -> None:
+        """Before a block is looked at; with the first one of an epoch comes its order."""
+        if self.looked % self.count == 0:
+            epoch = self.looked // self.count
+            self.order.copy_(rng.permutation(self.seed, epoch, len(self.images), rng.EVALUATION, self.order.device))
+            self.epoch.fill_(epoch)
+            self.first.zero_()
+        self.looked += 1
+
+    @torch.no_grad()
     def _start(self) -> None:
-        """The first block, the kernels, and the graph."""
+        """The graphs, and the first two blocks."""
+        self.pairs = [self._views() for _ in range(2)]
+        if self.on_gpu:
+            self._capture()
+        for turn in (0, 1):
+            self._begin()
+            self.look(*self.pairs[turn])
+            self._advance()
+        self._keep(self.net.network(self.pairs[0][0]), 0)
+
+    def _capture(self) -> None:
         saved = [tensor.clone() for tensor in self.classifier.state()]
-        self._begin()
         side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._body()
+        with _beside(side):
+            for turn in (0, 1):
+                self._body(turn)
         torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._body()
+        for turn in (0, 1):
+            self.graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(self.graphs[-1]):
+                self._body(turn)
         for tensor, value in zip(self.classifier.state(), saved, strict=True):
             tensor.copy_(value)
-        self.first.zero_()
-        with torch.no_grad():
-            prepared, y = self.look()
-            self._keep(self.net.network(prepared), y)
-        self.made = 1
 
     def train_epoch(self) -> None:
         """All steps of the next epoch."""
-        if self.graph is None:
+        if not self.pairs:
             self._start()
-        assert self.graph is not None
-        for _ in range(self.count):  # each makes one block and learns the one before
-            if self.made % self.count == 0:
-                self._begin()
-            self.graph.replay()
-            self.made += 1
+        for _ in range(self.count):
+            self._begin()
+            turn = self.looked % 2
+            if self.on_gpu:
+                self.graphs[turn].replay()
+            else:
+                self._body(turn)
+
+
+@contextmanager
+def _beside(side: torch.cuda.Stream | None) -> Iterator[None]:
+    """On a stream that waits for what is under way here; without one, here."""
+    if side is None:
+        yield
+        return
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        yield
