@@ -94,7 +94,7 @@ def evaluate_each(
     # Every mistake in a setting is said before anything is computed.
     asked = {name: settings_of(name, subject.recipe, (changes or {}).get(name, {})) for name in protocols}
     if bench.device.type == "cuda" and any(name.startswith("linear") for name in protocols):
-        wake_compiler()  # while data and features are read
+        wake_compiler(bench.device)  # while data and features are read
     for name in protocols:
         yield name, _one(bench, name, asked[name])
 

@@ -96,7 +96,7 @@ def _pretrain(
         raise unknown("engine", settings.engine, ENGINES)
     precision_of(settings.precision, place)
     if place.type == "cuda" and settings.engine != "eager":
-        wake_compiler()
+        wake_compiler(place)
     method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     split = "train" if "labels" in method.wants else pretrain_split(chosen.data)  # unlabelled ones teach it nothing
     with team.first():

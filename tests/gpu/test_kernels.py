@@ -67,31 +67,21 @@ def test_two_runs_agree_bit_for_bit():
         assert torch.equal(first, second)
 
 
-def test_compiled_ahead_nothing_is_left_to_compile():
-    from ressl.engine import kernels
-    from ressl.engine.ahead import Rehearsal
-    from ressl.engine.fusion import fuse
+def test_built_ahead_nothing_is_left_to_compile(tmp_path, monkeypatch):
+    from ressl.engine.ahead import Rehearsal, _target
+    from ressl.engine.building import build
     from ressl.nn import build_backbone
 
-    ours = (kernels._moments, kernels._statistics, kernels._apply, kernels._backward_moments,
-            kernels._backward_statistics, kernels._backward_apply)  # fmt: skip
-
-    def compiled():
-        return sum(len(kernel.device_caches[0][0]) for kernel in ours)
-
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     backbone = build_backbone("resnet18", "small", width=24, bn_groups=2).cuda().to(memory_format=torch.channels_last)
-    before = compiled()
     rehearsal = Rehearsal(backbone, (48, 3, 32, 32), torch.bfloat16)
-    rehearsal.start()
+    build(rehearsal.found, _target())
+    built = {path.name for path in tmp_path.iterdir()}
+    assert len(built) > 20
+    rehearsal.start()  # what it launches is all there
     rehearsal.join()
-    ready = compiled()
-    assert ready > before + 20
-    for part in backbone.modules():
-        if isinstance(part, (torch.nn.Conv2d, torch.nn.Linear)):
-            part.to(torch.bfloat16)
-    fuse(backbone)
-    backbone(torch.randn(48, 3, 32, 32, device="cuda", dtype=torch.bfloat16)).sum().backward()
-    assert compiled() == ready
+    assert rehearsal.twin is None
+    assert {path.name for path in tmp_path.iterdir()} == built
 
 
 def test_the_moving_average_in_one_kernel_is_the_plain_one():

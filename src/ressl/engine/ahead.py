@@ -1,8 +1,8 @@
 """A network made ready beside the compiler's work on the rest of the step.
 
-A kernel is compiled when it is first launched, one after the other, and a network has some forty variants of ours. Here
-a sketch of the network (shapes, no memory) says which ones it will launch, and threads compile them side by side. Then
-a rehearsal lets the library choose its convolutions. Without it a cold start is slower, and nothing else changes.
+A kernel is compiled when it is first launched, and a network has some forty variants of ours. Here a sketch of the
+network (shapes, no memory) says which ones it will launch, and other processes compile them. Then a rehearsal lets the
+library choose its convolutions. Without it a cold start is slower, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ressl.engine.building import build
 from ressl.engine.fusion import fuse
 from ressl.engine.launching import Launch, noted
 
-THREADS = 8
-
 
 class Rehearsal(threading.Thread):
-    """Compiles and chooses every kernel of a training step of ``network`` on pictures of ``shape``, once started.
+    """Builds and chooses every kernel of a training step of ``network`` on pictures of ``shape``, once started.
 
     Whoever needs a kernel before it is ready makes it himself. ``how`` as for :func:`fuse`.
     """
@@ -37,24 +35,27 @@ class Rehearsal(threading.Thread):
 
     def run(self) -> None:
         with contextlib.suppress(Exception), torch.cuda.device(self.device):  # a mistake comes again in the step itself
-            with ThreadPoolExecutor(THREADS) as pool:
-                list(pool.map(self._compile, self.found))
+            build(self.found, _target())
             assert self.twin is not None
             _once(self.twin, self.shape, self.dtype)
             torch.cuda.synchronize(self.device)
         self.twin = None
 
-    def _compile(self, launch: Launch) -> None:
-        with torch.cuda.device(self.device):
-            launch.kernel.warmup(*_signature(launch), grid=launch.grid, **launch.constants)
+
+def _target() -> tuple[str, int | str, int]:
+    """Backend, architecture and warp size of the current card."""
+    import triton
+
+    found = triton.runtime.driver.active.get_current_target()
+    return found.backend, found.arch, found.warp_size
 
 
 def launches(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> list[Launch]:
     """The different kernels that such a step launches."""
     with noted() as found:
         _once(_twin(network, torch.device("meta"), dtype, **how), shape, dtype)
-    different = {(one.kernel, *_signature(one), *one.constants.items()): one for one in found}
-    return list(different.values())
+    signature = lambda one: [arg.dtype if isinstance(arg, Tensor) else arg for arg in one.args]
+    return list({(one.kernel, *signature(one), *one.constants.items()): one for one in found}.values())
 
 
 def _twin(network: nn.Module, device: torch.device, dtype: torch.dtype, **how: Any) -> nn.Module:
@@ -70,8 +71,3 @@ def _once(twin: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Forward and backward on black pictures."""
     pictures = torch.zeros(shape, dtype=dtype, device=next(twin.parameters()).device)
     twin(pictures.contiguous(memory_format=torch.channels_last)).sum().backward()
-
-
-def _signature(launch: Launch) -> list[Any]:
-    """Arguments as the compiler sees them: of a tensor only its type."""
-    return [arg.dtype if isinstance(arg, Tensor) else arg for arg in launch.args]

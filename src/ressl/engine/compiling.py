@@ -6,6 +6,10 @@ import contextlib
 import os
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 def keep_compiled() -> None:
@@ -21,8 +25,8 @@ def keep_compiled() -> None:
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
 
 
-def wake_compiler() -> None:
-    """Start the compiler's worker processes now, while data are read and the model is built.
+def wake_compiler(device: torch.device) -> None:
+    """Start the compiler's worker processes now, while data are read and the model is built, and the card as well.
 
     Until they are there the compiler makes one kernel after the other in this process; with this head start they are
     there when it has traced the first function. The names are none that PyTorch promises: without them compilation is
@@ -30,6 +34,12 @@ def wake_compiler() -> None:
     """
 
     def start() -> None:
+        with contextlib.suppress(Exception):
+            import torch
+
+            torch.zeros(1, device=device)  # the first use of a card takes seconds
+        with contextlib.suppress(Exception):
+            import ressl.engine.kernels  # noqa: F401  (and Triton with it)
         with contextlib.suppress(Exception):
             from torch._inductor.async_compile import AsyncCompile
 
