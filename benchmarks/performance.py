@@ -46,7 +46,7 @@ def speeds(rows: list[Record], name: str, base: Record) -> Iterator[list[object]
             row[name],
             number(speed),
             f"{speed / base['images_per_second']:.2f}",
-            number(row.get("peak_memory_gb"), 2),
+            number(row.get("step_memory_gb", row.get("peak_memory_gb")), 2),
         ]
 
 

@@ -40,7 +40,7 @@ TARGETS: list[tuple[str, str, Callable[[Record], float], float, bool]] = [
     (
         "CIFAR-10, GB of the step beyond the data",
         "cifar10",
-        lambda r: engine(r, "graph")["peak_memory_gb"] - engine(r, "graph")["data_memory_gb"],
+        lambda r: engine(r, "graph")["step_memory_gb"] - engine(r, "graph")["data_memory_gb"],
         1.2,
         False,
     ),

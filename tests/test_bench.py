@@ -135,7 +135,7 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
     performance = importlib.import_module("performance")
     step = {"engine": "graph", "precision": "bf16", "batch": 256, "images_per_second": 56_000.0, "start_seconds": 9.0,
-            "peak_memory_gb": 1.3, "data_memory_gb": 0.2}  # fmt: skip
+            "peak_memory_gb": 1.6, "step_memory_gb": 1.3, "data_memory_gb": 0.2}  # fmt: skip
     plain = step | {"engine": "PIL workers, eager", "precision": "fp32", "images_per_second": 8_000.0}
     record = {
         "schema": 1, "kind": "bench", "name": "cifar10", "started": "2026-01-01T00:00:00Z",

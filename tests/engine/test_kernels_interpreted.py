@@ -69,22 +69,52 @@ plain.train()(x).sum().backward()
 for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-3)
 
-# The moving average: three steps, and one that is not kept.
-from ressl.engine.following import follow
+# The update: gradient norm, SGD and moving average against torch's own, and a step that is bad.
+from ressl.engine.optimisers import build_sgd, gradients
+from ressl.engine.updating import Update, can_update
 from ressl.nn.ema import EMATeacher
 
-followed = EMATeacher(plain, 0.9)
-reference = copy.deepcopy(followed)
-for parameter in plain.parameters():
-    parameter.data.add_(torch.randn_like(parameter))
-follow(torch.nn.ModuleList([followed]))
-for keep in (True, True, True, False):
-    for teacher in (followed, reference):
-        teacher.kept.fill_(keep)
-        teacher.update(plain)
-for ours, theirs in zip(followed.module.parameters(), reference.module.parameters(), strict=True):
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
-assert not torch.equal(next(followed.module.parameters()), next(plain.parameters()))
+for nesterov in (False, True):
+    torch.manual_seed(0)
+    ours = build_backbone("resnet10", "small", width=4, bn_groups=2).to(**last)
+    theirs = copy.deepcopy(ours)
+    alone = [torch.nn.Parameter(torch.randn(5000)) for _ in range(2)]  # followed by nobody, and more than one block
+    alone[1].data.copy_(alone[0].data)
+    sides = []
+    for net, own in ((ours, alone[0]), (theirs, alone[1])):
+        whole = torch.nn.ParameterList([*net.parameters(), own])
+        optimiser = build_sgd(whole, momentum=0.9, weight_decay=5e-4, decay_norm_and_bias=False, nesterov=nesterov)
+        sides.append((net, whole, optimiser, EMATeacher(net, 0.9)))
+    assert can_update(sides[0][2])
+    low = {}  # as a bf16 copy has them
+    update = Update(sides[0][2], [sides[0][3]], lambda p: low.get(p, p.grad), low.clear)
+    for number in range(4):
+        bad = torch.tensor(float(number == 2))
+        norms = []
+        for net, whole, optimiser, teacher in sides:
+            torch.manual_seed(number)
+            for p in whole:
+                p.grad = torch.randn_like(p).bfloat16().float()
+            if net is ours and number == 3:
+                low |= {p: p.grad.bfloat16() for p in whole if p.ndim == 4}
+            for group in optimiser.param_groups:
+                group["lr"].fill_(0.1)
+            optimiser.found_inf = bad
+            teacher.kept.fill_(number != 2)
+            if net is ours:
+                norms.append(update.norm())
+                update.step()
+            else:
+                norms.append(torch.stack(torch._foreach_norm(gradients(optimiser))).norm())
+                optimiser.step()
+            teacher.update(net)
+        torch.testing.assert_close(*norms)
+    for mine, other in zip((ours, sides[0][3], alone[0]), (theirs, sides[1][3], alone[1]), strict=True):
+        for a, b in zip(*((x,) if isinstance(x, torch.Tensor) else x.parameters() for x in (mine, other)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    for a, b in zip(sides[0][1], sides[1][1], strict=True):
+        momenta = (s[2].state[p]["momentum_buffer"] for s, p in zip(sides, (a, b), strict=True))
+        torch.testing.assert_close(*momenta, rtol=1e-5, atol=1e-6)
 print("all agree")
 """
 

@@ -82,23 +82,3 @@ def test_built_ahead_nothing_is_left_to_compile(tmp_path, monkeypatch):
     rehearsal.join()
     assert rehearsal.twin is None
     assert {path.name for path in tmp_path.iterdir()} == built
-
-
-def test_the_moving_average_in_one_kernel_is_the_plain_one():
-    from ressl.engine.following import follow
-    from ressl.nn import build_backbone
-    from ressl.nn.ema import EMATeacher
-
-    torch.manual_seed(0)
-    student = build_backbone("resnet18", "small").cuda().to(memory_format=torch.channels_last)
-    teacher = EMATeacher(student, 0.9).cuda()
-    plain = copy.deepcopy(teacher)
-    for parameter in student.parameters():
-        parameter.data.add_(torch.randn_like(parameter))
-    follow(torch.nn.ModuleList([teacher]))
-    for keep in (True, False, True):
-        for one in (teacher, plain):
-            one.kept.fill_(keep)
-            one.update(student)
-    for ours, theirs in zip(teacher.module.parameters(), plain.module.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)

@@ -21,7 +21,7 @@ from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.data.views import View
-from ressl.engine.accelerate import ALL_IDEAS, Ideas, accelerate
+from ressl.engine.accelerate import ALL_IDEAS, GraphedBody, Ideas, accelerate
 from ressl.engine.step import TrainStep
 from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method
@@ -85,6 +85,7 @@ def step_speed(
     wait(device)
     start_up = time.perf_counter() - start
     each = seconds_per_call(step.advance, device, seconds) / at_once
+    memory = {"step_memory_gb": _step_memory_gb(step)} if device.type == "cuda" else {}
     return {
         "engine": step.engine,
         "precision": precision,
@@ -94,8 +95,21 @@ def step_speed(
         "start_seconds": round(start_up, 2),
         "peak_memory_gb": peak_memory_gb(device),
         "data_memory_gb": data,
+        **memory,
         **({"note": notes[0]} if notes else {}),
     }
+
+
+def _step_memory_gb(step: TrainStep) -> float:
+    """What a step takes once it runs, data included; starting up takes more, for a while."""
+    if isinstance(step.body, GraphedBody) and step.body.graph is not None:
+        pool = tuple(step.body.graph.pool())
+        segments = [(tuple(s["segment_pool_id"]) == pool, s) for s in torch.cuda.memory_snapshot()]
+        return round(sum(s["total_size"] if held else s["allocated_size"] for held, s in segments) / 1e9, 3)
+    torch.cuda.reset_peak_memory_stats(step.device)
+    step.advance()
+    wait(step.device)
+    return round(torch.cuda.max_memory_allocated(step.device) / 1e9, 3)
 
 
 class _PilViews(Dataset[tuple[Tensor, Tensor]]):

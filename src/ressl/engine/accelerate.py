@@ -22,6 +22,7 @@ from ressl.engine.fusion import LowPrecisionWeights, fuse
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
 from ressl.errors import ResslError, unknown
+from ressl.nn.ema import EMATeacher
 from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
@@ -86,9 +87,10 @@ def plain_again(step: TrainStep) -> None:
         for name in ("forward", "update"):
             module.__dict__.pop(name, None)
     step.method.__dict__.pop("target", None)
-    for name in ("prepare", "after", "body"):
+    for name in ("prepare", "after", "body", "grad_norm"):
         step.__dict__.pop(name, None)
-    step.call, step.collect, step.engine = step.method, lambda: None, "eager"
+    step.optimiser.__dict__.pop("step", None)
+    step.call, step.collect, step.settle, step.engine = step.method, lambda: None, lambda: None, "eager"
 
 
 def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
@@ -102,6 +104,7 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
         fuse(method, gradients, shared=ideas.shared_results, stem_product=ideas.stem_product, compiled=True)
     if gradients is not None:
         step.collect = gradients.join
+    low = None
     if step.precision != torch.float32 and ideas.bf16_copies:
         low = LowPrecisionWeights(method, step.precision, gradients)
         step.call, step.collect = low, low.collect
@@ -116,12 +119,28 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     method.forward = forward if beside is None else beside.mark(forward)  # type: ignore[method-assign]
     step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
     if ideas.fused_update:
-        if step.device.type == "cuda":
-            from ressl.engine.following import follow  # here, because Triton is not on every machine
-
-            follow(method)
+        _update_at_once(step, low)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
     return rehearsal
+
+
+def _update_at_once(step: TrainStep, low: LowPrecisionWeights | None) -> None:
+    """Gradient norm, SGD and moving average by our kernels, where it is that kind of update."""
+    if step.device.type != "cuda":
+        return
+    from ressl.engine.updating import Update, can_update  # here, because Triton is not on every machine
+
+    if not can_update(step.optimiser):
+        return
+    assert isinstance(step.optimiser, torch.optim.SGD)
+    teachers = [part for part in step.method.modules() if isinstance(part, EMATeacher)]
+    if low is None:
+        update = Update(step.optimiser, teachers, lambda p: p.grad, lambda: None)
+    else:
+        update = Update(step.optimiser, teachers, low.gradient, low.forget)
+        step.collect = low.join
+    step.optimiser.step = update.step  # type: ignore[method-assign, assignment]
+    step.grad_norm, step.settle = update.norm, update.settle  # type: ignore[method-assign]
 
 
 def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
@@ -213,6 +232,7 @@ class GraphedBody:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.plain(fixed)
+        self.step.settle()
 
 
 def _own(batch: Batch, device: torch.device) -> Batch:

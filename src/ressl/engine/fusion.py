@@ -105,6 +105,7 @@ class LowPrecisionWeights:
             name: p.detach().to(dtype, memory_format=torch.preserve_format).requires_grad_(p.requires_grad)
             for name, p in self.masters.items()
         }
+        self.copy_of = {p: self.copies[name] for name, p in self.masters.items()}
         self.forward: Any = method.forward
 
     def __call__(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
@@ -113,15 +114,29 @@ class LowPrecisionWeights:
         output: Output = functional_call(self.method, self.copies, (views,), wanted)
         return output
 
+    def join(self) -> None:
+        """Wait for gradients that are made beside the rest."""
+        if self.beside is not None:
+            self.beside.join()
+
+    def gradient(self, parameter: nn.Parameter) -> Tensor | None:
+        """Of a parameter: its own, or its copy's."""
+        copy = self.copy_of.get(parameter)
+        return parameter.grad if copy is None else copy.grad
+
+    def forget(self) -> None:
+        """Let go of the copies' gradients."""
+        for copy in self.copies.values():
+            copy.grad = None
+
     @torch.no_grad()
     def collect(self) -> None:
         """Bring the copies' gradients to the parameters, in float32."""
-        if self.beside is not None:
-            self.beside.join()
+        self.join()
         trained = [name for name, copy in self.copies.items() if copy.grad is not None]
         low = [self.copies[name].grad for name in trained]
         full = [torch.empty_like(self.masters[name]) for name in trained]
         torch._foreach_copy_(full, low)  # type: ignore[arg-type]
         for name, gradient in zip(trained, full, strict=True):
             self.masters[name].grad = gradient
-            self.copies[name].grad = None
+        self.forget()

@@ -48,6 +48,7 @@ class TrainStep:
         # of logs over several processes.
         self.call: Callable[..., Output] = method
         self.collect: Callable[[], None] = lambda: None
+        self.settle: Callable[[], None] = lambda: None  # after a capture
         self.average: Callable[[list[Tensor]], list[Tensor]] | None = None
         self.memory_format, self.engine = torch.contiguous_format, "eager"
         self.step = torch.zeros((), dtype=torch.int64, device=device)
@@ -145,9 +146,12 @@ class TrainStep:
         assert self.loader.labels is not None
         return self.loader.labels[self.index(batch)]
 
+    def grad_norm(self) -> Tensor:
+        return torch.stack(torch._foreach_norm(gradients(self.optimiser))).norm()
+
     @torch.no_grad()
     def update(self, output: Output, lr: Tensor) -> None:
-        grad_norm = torch.stack(torch._foreach_norm(gradients(self.optimiser))).norm()
+        grad_norm = self.grad_norm()
         finite = torch.isfinite(output.loss.detach()) & torch.isfinite(grad_norm)
         self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self.optimiser.step()
