@@ -57,17 +57,41 @@ for residual in (True, False):
     for ours, theirs in [(a.grad, b.grad), (norm.weight.grad, plain.weight.grad), (ar.grad, br.grad)][: 2 + residual]:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
 
-torch.manual_seed(0)
-plain = build_backbone("resnet10", "small", width=4, bn_groups=2).to(**last)
-fused = copy.deepcopy(plain)
-assert fuse(fused) == 1
-x = torch.randn(8, 3, 16, 16).to(**last)
-for mode in (True, False):  # in training by our kernels, in eval plainly
-    torch.testing.assert_close(fused.train(mode)(x), plain.train(mode)(x), rtol=1e-4, atol=1e-4)
-fused.train()(x).sum().backward()
-plain.train()(x).sum().backward()
-for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
-    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-3)
+# The stem's norm with its pool, one user and two.
+from ressl.engine.pooling import can_pool, norm_pool_twice
+
+pool = torch.nn.MaxPool2d(3, 2, 1)
+assert can_pool(pool) and not can_pool(torch.nn.MaxPool2d(2, 2)) and not can_pool(torch.nn.Identity())
+for number, (N, C, side, groups, two) in enumerate([(4, 8, 6, 2, True), (6, 24, 7, 3, False), (4, 70, 9, 1, True)] * 2):
+    kernels.LARGE = 0 if number < 3 else 1 << 23
+    torch.manual_seed(number)
+    norm = GroupedBatchNorm2d(C, groups)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    plain = copy.deepcopy(norm)
+    x = torch.randn(N, C, side, side + 1).to(**last)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    one, other = norm_pool_twice(norm, a)
+    z = pool(plain._explicit(b).relu())
+    v, w = torch.randn_like(z), torch.randn_like(z)
+    ((one * v).sum() + (other * w).sum() if two else (one * v).sum()).backward()
+    (z * (v + w if two else v)).sum().backward()
+    pairs = [(one, z), (a.grad, b.grad), (norm.weight.grad, plain.weight.grad), (norm.bias.grad, plain.bias.grad)]
+    for ours, theirs in [*pairs, (norm.running_mean, plain.running_mean), (norm.running_var, plain.running_var)]:
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
+for stem in ("small", "medium", "imagenet"):
+    torch.manual_seed(0)
+    plain = build_backbone("resnet10", stem, width=4, bn_groups=2).to(**last)
+    fused = copy.deepcopy(plain)
+    assert fuse(fused) == 1
+    x = torch.randn(8, 3, 16, 16).to(**last)
+    for mode in (True, False):  # in training by our kernels, in eval plainly
+        torch.testing.assert_close(fused.train(mode)(x), plain.train(mode)(x), rtol=1e-4, atol=1e-4)
+    fused.train()(x).sum().backward()
+    plain.train()(x).sum().backward()
+    for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
+        assert (ours.grad - theirs.grad).norm() < 1e-3 * theirs.grad.norm() + 1e-4, stem
 
 # The update: gradient norm, SGD and moving average against torch's own, and a step that is bad.
 from ressl.engine.optimisers import build_sgd, gradients

@@ -52,6 +52,34 @@ def test_fused_norm_equals_the_plain_one(N, C, side, groups, residual, relu, dty
     assert error(norm.running_var, reference.running_var) < 1e-4
 
 
+@pytest.mark.parametrize(("N", "C", "side", "groups"), [(64, 64, 112, 8), (32, 64, 65, 1), (24, 48, 30, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_norm_and_pool_equal_the_plain_ones(N, C, side, groups, dtype):
+    from ressl.engine.pooling import norm_pool_twice
+
+    torch.manual_seed(0)
+    norm = GroupedBatchNorm2d(C, groups).cuda()
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    reference = copy.deepcopy(norm).double()
+    x = torch.randn(N, C, side, side, device="cuda").to(dtype).to(memory_format=torch.channels_last)
+    a, b = x.clone().requires_grad_(), x.double().requires_grad_()
+    one, two = norm_pool_twice(norm, a)
+    z = torch.nn.functional.max_pool2d(reference._explicit(b).relu(), 3, 2, 1)
+    v, w = torch.randn_like(one), torch.randn_like(one)
+    torch.autograd.backward([one, two], [v, w])
+    z.backward(v.double() + w.double())
+    pairs = [
+        (one, z),
+        (a.grad, b.grad),
+        (norm.weight.grad, reference.weight.grad),
+        (norm.bias.grad, reference.bias.grad),
+    ]
+    for ours, theirs in pairs:
+        assert ((ours.double() - theirs).norm() / theirs.norm()).item() < (1e-4 if dtype == torch.float32 else 1e-2)
+    assert torch.allclose(norm.running_var.double(), reference.running_var, rtol=1e-4)
+
+
 def test_two_runs_agree_bit_for_bit():
     from ressl.engine.kernels import norm_act
 

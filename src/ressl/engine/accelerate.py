@@ -36,7 +36,8 @@ class Ideas:
 
     fused_norms: bool = True  # batch norm, residual add and ReLU in our kernels
     shared_results: bool = True  # no separate add where two gradients meet
-    stem_product: bool = True  # the first convolution as one matrix product
+    stem_product: bool = True  # the first convolution as one matrix product, or with fewer zeros
+    fused_pool: bool = True  # the max-pool behind it in the kernel of its norm
     teacher_stream: bool = True  # teacher and student beside each other
     gradient_stream: bool = True  # weight gradients beside the rest of the backward
     bf16_copies: bool = True  # all weights to bf16 in one kernel, once a step
@@ -96,12 +97,13 @@ def plain_again(step: TrainStep) -> None:
 def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     """Networks by the library's convolutions and our norms; all the small things around them compiled."""
     method, rehearsal = step.method, None
+    how = {"shared": ideas.shared_results, "stem_product": ideas.stem_product, "pooled": ideas.fused_pool}
     # Not with a streaming loader: it forks its workers soon, and a process forks best without threads.
     if ideas.fused_norms and step.device.type == "cuda" and isinstance(step.loader, ResidentLoader):
-        rehearsal = _rehearsal(step, shared=ideas.shared_results, stem_product=ideas.stem_product)
+        rehearsal = _rehearsal(step, **how)
     gradients = WeightGradients(step.device) if ideas.gradient_stream else None
     if ideas.fused_norms:
-        fuse(method, gradients, shared=ideas.shared_results, stem_product=ideas.stem_product, compiled=True)
+        fuse(method, gradients, **how, compiled=True)
     if gradients is not None:
         step.collect = gradients.join
     low = None

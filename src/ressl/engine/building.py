@@ -7,6 +7,7 @@ of the start-up. A process needs no card for it, only its name: it says what it 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -45,7 +46,8 @@ def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
 def _order(launch: Launch) -> dict[str, Any]:
     """What decides how a kernel is compiled: of a tensor its type, of a number its value."""
     arguments = [arg if isinstance(arg, (bool, int, float)) else str(arg.dtype) for arg in launch.args]
-    return {"kernel": launch.kernel.__name__, "arguments": arguments, "constants": launch.constants}
+    kernel = f"{launch.kernel.fn.__module__}:{launch.kernel.__name__}"
+    return {"kernel": kernel, "arguments": arguments, "constants": launch.constants}
 
 
 def _mark(launches: list[Launch], what: list[Any]) -> Path | None:
@@ -81,13 +83,12 @@ def main() -> None:
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from ressl.engine import kernels
-
     target, orders = json.load(sys.stdin)
     triton.runtime.driver.set_active(_Named(GPUTarget(*target)))
     for order in orders:
         arguments = [getattr(torch, a.split(".")[1]) if isinstance(a, str) else a for a in order["arguments"]]
-        getattr(kernels, order["kernel"]).warmup(*arguments, grid=(1,), **order["constants"])
+        module, name = order["kernel"].split(":")
+        getattr(importlib.import_module(module), name).warmup(*arguments, grid=(1,), **order["constants"])
 
 
 if __name__ == "__main__":

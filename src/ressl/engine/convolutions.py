@@ -87,14 +87,35 @@ def stem_columns(x: Tensor) -> Tensor:
     return F.pad(columns, (0, 0, 0, 0, 0, -columns.shape[1] % 8)).contiguous(memory_format=torch.channels_last)
 
 
-def stem(layer: nn.Conv2d, x: Tensor, columns: Callable[[Tensor], Tensor] = stem_columns) -> Tensor:
-    """A first convolution over few channels; ``columns`` may be a compiled :func:`stem_columns`."""
-    if layer.kernel_size == (3, 3) and layer.stride == (1, 1) and layer.padding == (1, 1) and layer.bias is None:
+def stem_pixels(x: Tensor) -> Tensor:
+    """Every 2 x 2 pixels as one with a border of two before and one behind, and zeros up to a multiple of 16 channels.
+
+    B x 3 x H x W -> B x 16 x (H / 2 + 3) x (W / 2 + 3), channels last: a 7 x 7 convolution in steps of two is then a
+    4 x 4 one in steps of one, the same products with fewer zeros among them.
+    """
+    gathered = F.pixel_unshuffle(x, 2)
+    padded = F.pad(gathered, (2, 1, 2, 1, 0, -gathered.shape[1] % 16))
+    return padded.contiguous(memory_format=torch.channels_last)
+
+
+Seen = Callable[[Tensor], Tensor]
+
+
+def stem(layer: nn.Conv2d, x: Tensor, columns: Seen = stem_columns, pixels: Seen = stem_pixels) -> Tensor:
+    """A first convolution over few channels; the functions of the pictures may be compiled ones."""
+    how = (layer.kernel_size, layer.stride, layer.padding) if layer.bias is None else None
+    if how == ((3, 3), (1, 1), (1, 1)):
         with torch.no_grad():  # pictures have no gradient
             seen = columns(x)  # B x 32 x H x W
         weight = layer.weight.permute(0, 2, 3, 1).flatten(1)  # out x 27, channels fastest, as the columns are
         weight = F.pad(weight, (0, seen.shape[1] - weight.shape[1]))
         return F.linear(seen.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
+    if how == ((7, 7), (2, 2), (3, 3)) and x.shape[-2] % 2 == x.shape[-1] % 2 == 0:
+        with torch.no_grad():
+            seen = pixels(x)
+        weight = F.pixel_unshuffle(F.pad(layer.weight, (1, 0, 1, 0)), 2)  # an 8 x 8 kernel, gathered as the pixels are
+        weight = F.pad(weight, (0, 0, 0, 0, 0, seen.shape[1] - weight.shape[1]))
+        return F.conv2d(seen, weight.contiguous(memory_format=torch.channels_last))
     return padded_stem(layer, x)
 
 

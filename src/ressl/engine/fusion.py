@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns
+from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns, stem_pixels
 from ressl.methods.base import Method, Output
 
 Twice = Tensor | tuple[Tensor, Tensor]  # a result, or the same one twice: for the next block and for its shortcut
@@ -26,14 +26,15 @@ def fuse(
     *,
     shared: bool = True,
     stem_product: bool = True,
+    pooled: bool = True,
     compiled: bool = False,
 ) -> int:
     """Let every ResNet below ``module`` compute norm, add and ReLU in one kernel; returns how many were found.
 
     ``beside`` takes the convolutions' weight gradients; ``shared`` results bring two gradients instead of their sum;
-    ``compiled`` compiles what little lies between the kernels.
+    ``pooled`` does the stem's norm and its max-pool in one; ``compiled`` compiles what little lies between the kernels.
     """
-    fused, found = _Fused(beside, shared, stem_product, compiled), 0
+    fused, found = _Fused(beside, shared, stem_product, pooled, compiled), 0
     for part in module.modules():
         if not isinstance(getattr(part, "bn1", None), nn.BatchNorm2d):
             continue  # no ResNet, or one with other norms
@@ -50,9 +51,12 @@ def fuse(
 class _Fused:
     """The forwards of torchvision's ResNet and its blocks, by our kernels in training and plainly in eval mode."""
 
-    def __init__(self, beside: WeightGradients | None, shared: bool, stem_product: bool, compiled: bool) -> None:
-        self.beside, self.shared, self.stem_product = beside, shared, stem_product
-        self.columns = torch.compile(stem_columns) if compiled else stem_columns
+    def __init__(
+        self, beside: WeightGradients | None, shared: bool, stem_product: bool, pooled: bool, compiled: bool
+    ) -> None:
+        self.beside, self.shared, self.stem_product, self.pooled = beside, shared, stem_product, pooled
+        seen = (stem_columns, stem_pixels)
+        self.seen = tuple(torch.compile(function) for function in seen) if compiled else seen
 
     def norm(self, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Twice:
         if norm.training:
@@ -62,6 +66,17 @@ class _Fused:
             return twice if self.shared else twice[0]
         y = norm(x) if residual is None else norm(x) + residual
         return torch.relu(y) if relu else y
+
+    def norm_pool(self, norm: nn.BatchNorm2d, pool: nn.Module, x: Tensor) -> Twice:
+        """The end of the stem."""
+        if norm.training and self.pooled:
+            from ressl.engine.pooling import can_pool, norm_pool_twice
+
+            if can_pool(pool):
+                twice = norm_pool_twice(norm, x)
+                return twice if self.shared else twice[0]
+        y = self.norm(norm, x)
+        return y if isinstance(pool, nn.Identity) else pool(_one(y))
 
     def block(self, block: Any, names: tuple[str, ...], x: Twice) -> Twice:
         main, shortcut = x if isinstance(x, tuple) else (x, x)
@@ -75,11 +90,11 @@ class _Fused:
         return self.norm(norm, convolve(convolution, main, self.beside), shortcut)
 
     def stem(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        return stem(layer, x, self.columns) if self.stem_product else padded_stem(layer, x)
+        return stem(layer, x, *self.seen) if self.stem_product else padded_stem(layer, x)
 
     def resnet(self, net: Any, x: Tensor) -> Tensor:
-        y = self.norm(net.bn1, self.stem(net.conv1, x) if net.training else net.conv1(x))
-        y = y if isinstance(net.maxpool, nn.Identity) else net.maxpool(_one(y))
+        x = self.stem(net.conv1, x) if net.training else net.conv1(x)
+        y = self.norm_pool(net.bn1, net.maxpool, x)
         y = _one(net.layer4(net.layer3(net.layer2(net.layer1(y)))))
         features: Tensor = net.fc(y.mean(dim=(2, 3)))
         return features

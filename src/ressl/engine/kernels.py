@@ -286,14 +286,20 @@ def norm_act_twice(
     norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The same result as two tensors, for two users: their gradients are then added inside the backward kernel."""
-    groups = int(getattr(norm, "groups", 1))
-    if x.shape[0] % groups:
-        raise ValueError(f"a batch of {x.shape[0]} does not split into {groups} batch-norm groups")
+    groups = checked_groups(norm, x)
     x = x.contiguous(memory_format=torch.channels_last)
     if residual is not None:
         residual = residual.contiguous(memory_format=torch.channels_last)
-    assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None  # noqa: PT018
     result: tuple[Tensor, Tensor] = _NormAct.apply(
         x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, groups, norm.eps, norm.momentum, relu
     )
     return result
+
+
+def checked_groups(norm: nn.BatchNorm2d, x: Tensor) -> int:
+    """The norm's groups, if it keeps running statistics and the batch splits into them."""
+    groups = int(getattr(norm, "groups", 1))
+    if x.shape[0] % groups:
+        raise ValueError(f"a batch of {x.shape[0]} does not split into {groups} batch-norm groups")
+    assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None  # noqa: PT018
+    return groups
