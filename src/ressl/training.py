@@ -62,6 +62,8 @@ def train(
     team: Team = ALONE,
 ) -> Run:
     """Train ``method`` to the end of its recipe, from the run's last checkpoint if ``resume``."""
+    if place.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(place)  # another run in this process may have had more
     step = build_step(recipe, method, loader, settings, place)
     if team.world > 1:
         share_batch_norm(method)

@@ -10,11 +10,19 @@ import torch
 from ressl.bench.steps import pictures
 from ressl.data.loaders import ResidentLoader
 from ressl.engine import accelerate as engine
+from ressl.engine.step import TrainStep
 from ressl.recipes import get_recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
 SMALL = {"width": 4, "backbone": "resnet10", "batch_size": 16, "bn_groups": 2, "queue_size": 32, "hidden_dim": 16}
+
+
+def small_step(**changes: Any) -> TrainStep:
+    recipe = get_recipe("cifar10").replace(**SMALL, **changes)
+    cpu = torch.device("cpu")
+    loader = ResidentLoader(pictures(32, 32), recipe.batch_size, cpu, 0)
+    return build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="bf16"), cpu)
 
 
 @pytest.mark.parametrize("views", [["weak", "strong"], ["weak", "strong", "strong"]])
@@ -30,14 +38,35 @@ def test_the_loss_is_one_program(views: list[str], monkeypatch: pytest.MonkeyPat
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend=note))
     torch._dynamo.reset()
-    recipe = get_recipe("cifar10").replace(views=views, **SMALL)
-    cpu = torch.device("cpu")
-    loader = ResidentLoader(pictures(32, 32), recipe.batch_size, cpu, 0)
-    step = build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="bf16"), cpu)
+    step = small_step(views=views)
     engine._for_graph(step, engine.Ideas(fused_norms=False, gradient_stream=False, teacher_stream=False))
     step.begin_epoch(0)
     step.advance()
     step.advance()
     softmaxes = [sum("log_softmax" in str(node.target) for node in program.graph.nodes) for program in found]
     assert [n for n in softmaxes if n] == [len(views)]  # the relations of the teacher and of every student view
+    torch._dynamo.reset()
+
+
+def test_every_run_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler gives a function up after some variants; runs that follow each other must not count as such."""
+    found: list[torch.fx.GraphModule] = []
+
+    def note(program: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        found.append(program)
+        return program.forward
+
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend=note))
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    programs = []
+    for epochs in (10, 20, 30):
+        step = small_step(epochs=epochs, warmup_epochs=1)
+        engine.accelerate(step, "compile")
+        step.begin_epoch(0)
+        step.advance()
+        programs.append(len(found))
+        found.clear()
+    assert programs[0] > 0
+    assert programs == programs[:1] * 3
     torch._dynamo.reset()

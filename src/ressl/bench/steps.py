@@ -63,8 +63,8 @@ def step_speed(
 
     ``change`` may change the step before it first runs, and says how many steps it then makes at once.
     """
-    torch._dynamo.reset()  # a new step is a new program; what was compiled for the last must not count as a variant
-    gc.collect()  # the last step and its graph
+    torch._dynamo.reset()  # so that nothing holds the last step, whose memory is none of this one's
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

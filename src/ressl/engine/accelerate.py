@@ -6,6 +6,7 @@ Methods, views and loaders know nothing of it, and the step computes the same wi
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -69,6 +70,8 @@ def accelerate(
         say("engine compile, because a step that several processes share is not captured as one CUDA graph")
     if wanted != "eager":
         keep_compiled()
+        torch._dynamo.reset()  # a new step is a new program; after a few variants of one the compiler would give up
+        gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed

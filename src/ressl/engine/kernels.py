@@ -215,8 +215,8 @@ class _Plan:
         blocks = triton.cdiv(self.C, self.cols)
         self.S = max(1, min(PROGRAMS // (groups * blocks), triton.cdiv(self.count, self.rows)))
         self.reduce = (self.S * groups, blocks)
-        self.pads = {"S_PAD": triton.next_power_of_2(self.S), "G_PAD": triton.next_power_of_2(groups), "COLS": 8}
-        self.few = (triton.cdiv(self.C, 8),)
+        self.pads = {"S_PAD": triton.next_power_of_2(self.S), "G_PAD": triton.next_power_of_2(groups), "COLS": 4}
+        self.few = (triton.cdiv(self.C, 4),)
         self.wide = min(triton.next_power_of_2(self.C), 256)
         self.tall = min(triton.next_power_of_2(self.R), TILE // self.wide)
         self.map = (N * triton.cdiv(self.R, self.tall), triton.cdiv(self.C, self.wide))
