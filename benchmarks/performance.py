@@ -12,11 +12,12 @@ from targets import Record, newest, verdicts
 REASONS = {
     "fused norms": "norm, residual add and ReLU in one pass over the activations, which the compiler makes in several",
     "shared results": "the two gradients of a block's result meet inside a kernel that reads them anyway",
-    "stem product": "three colours fill three of eight places of a tensor core; 27 of 32 are better",
+    "stem product": "three colours fill three of eight places of a tensor core; 27 of 32, or 12 of 16, are better",
+    "fused pool": "the activation before the max-pool is the largest of all, and nobody else reads it",
     "teacher stream": "the teacher is a third of the work and fills the gaps of the student",
     "gradient stream": "weight gradients multiply while norms wait for memory",
     "bf16 copies": "two kernels instead of a cast of every weight and one of every gradient",
-    "fused update": "the teacher's average in one pass over the weights instead of three",
+    "fused update": "gradient norm, SGD and the teacher's average in two passes over the weights instead of seven",
     "four steps per replay": "fewer replays, in the hope of fewer gaps",
 }
 HEAD = """# Performance
@@ -68,11 +69,32 @@ def lines(folder: Path) -> Iterator[str]:
     yield HEAD
     yield "\n## Targets for one H200"
     yield from table(("", "measured", "target", ""), verdicts(folder))
+    yield from of_cold(newest(folder, "cold", "cifar10"))
     for name in ("cifar10", "tiny-imagenet", "imagenet-r50"):
         record = newest(folder, "bench", name)
         if record is not None:
             yield from of_bench(name, record)
     yield from of_cpu(newest(folder, "bench", "cifar10", "cpu"))
+
+
+def of_cold(record: Record | None) -> Iterator[str]:
+    if record is None:
+        return
+    linear, made, speed = record["linear"], record["environment"], record["images_per_second"]
+    where = f"{made['gpu']}, torch {made['torch']}, commit {made.get('commit', '?')}"
+    yield "\n## From nothing to a number\n"
+    yield f"`ressl pretrain cifar10 --then linear` with all its kernels made anew ({where}):"
+    yield from table(
+        ("", "seconds"),
+        [
+            ["from the start of the process to its end", number(record["seconds"], 1)],
+            ["training, start-up and kNN included", number(record["training_seconds"], 1)],
+            [f"- of which at {speed:,.0f} images/s", number(record["pictures"] / speed, 1)],
+            ["linear evaluation, 100 epochs", number(linear["seconds"], 1)],
+            ["- of which until the first epoch was done", number(linear["start_seconds"], 1)],
+        ],
+    )
+    yield f"The linear accuracy is then {linear['last']:.2f} % (last epoch)."
 
 
 def of_bench(name: str, record: Record) -> Iterator[str]:

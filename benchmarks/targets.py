@@ -26,7 +26,11 @@ def swept(record: Record, field: str, value: int) -> float:
     return float(next(row for row in record["sweeps"][field] if row[field] == value)["images_per_second"])
 
 
-# (what, recipe of the bench, how to read it, target, whether more is better)
+def epochs_alone(record: Record) -> float:
+    return float(record["linear"]["seconds"] - record["linear"]["start_seconds"])
+
+
+# (what, kind and recipe of the record, how to read it, target, whether more is better)
 TARGETS: list[tuple[str, str, Callable[[Record], float], float, bool]] = [
     ("CIFAR-10, batch 256, images/s", "cifar10", lambda r: engine(r, "graph")["images_per_second"], 55_000, True),
     (
@@ -47,13 +51,17 @@ TARGETS: list[tuple[str, str, Callable[[Record], float], float, bool]] = [
     ("Tiny ImageNet, images/s", "tiny-imagenet", lambda r: engine(r, "graph")["images_per_second"], 42_000, True),
     ("ResNet-50, 224 px, images/s", "imagenet-r50", lambda r: engine(r, "graph")["images_per_second"], 5_000, True),
     ("ResNet-50, share of the loss", "imagenet-r50", lambda r: r["loss"]["share_of_step"], 0.02, False),
+    ("CIFAR-10 from nothing to its linear accuracy, s", "cold cifar10", lambda r: r["seconds"], 220, False),
+    ("the same, linear accuracy, %", "cold cifar10", lambda r: r["linear"]["last"], 90.0, True),
+    ("100 epochs of linear evaluation, s", "cold cifar10", epochs_alone, 10, False),
 ]
 
 
 def verdicts(folder: Path) -> Iterator[list[str]]:
     """(what, measured, target, whether it is met) of every target."""
     for what, name, read, target, more in TARGETS:
-        record = newest(folder, "bench", name)
+        *kind, recipe = name.split()
+        record = newest(folder, *(kind or ["bench"]), recipe)
         try:
             value = None if record is None else read(record)
         except (KeyError, StopIteration, TypeError):

@@ -146,7 +146,11 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
                   {"ideas": "four steps per replay", "dropped": True, **step, "images_per_second": 55_000.0}],
         "sweeps": {"batch_size": [{"batch_size": 1024, **step, "images_per_second": 70_000.0}]},
     }  # fmt: skip
+    cold = {"kind": "cold", "name": "cifar10", "started": "2026-01-01T00:00:00Z", "seconds": 211.0, "pictures": 10**7,
+            "training_seconds": 190.0, "images_per_second": 62_500.0, "environment": record["environment"],
+            "linear": {"last": 90.25, "best": 90.5, "seconds": 15.0, "start_seconds": 5.5}}  # fmt: skip
     (tmp_path / "bench-cifar10-cuda-x.json").write_text(json.dumps(record))
+    (tmp_path / "cold-cifar10-cuda-x.json").write_text(json.dumps(cold))
     text = performance.page(tmp_path)
     assert "| CIFAR-10, batch 256, images/s | 56,000.000 | >= 55,000 | met |" in text
     assert "| CIFAR-10, batch 1024, images/s | 70,000.000 | >= 80,000 | missed |" in text
@@ -154,3 +158,6 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
     assert "| 50,000 | +12.0 % | kept |" in text
     assert "| 55,000 | -1.8 % | dropped |" in text
     assert "| graph, bf16 | 56,000 | 7.00 | 1.30 | 9.0 |" in text
+    assert "| CIFAR-10 from nothing to its linear accuracy, s | 211.000 | <= 220 | met |" in text
+    assert "| 100 epochs of linear evaluation, s | 9.500 | <= 10 | met |" in text
+    assert "| - of which at 62,500 images/s | 160.0 |" in text

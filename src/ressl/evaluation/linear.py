@@ -63,6 +63,7 @@ class LinearResult:
     best_epoch: int
     curve: list[float]  # test top-1 after every epoch
     seconds: float
+    start_seconds: float = 0.0  # of these, until the first epoch was done: test features, compilation
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -123,6 +124,7 @@ def linear_evaluation(
     folded = fold(backbone, precision) if augment and device.type == "cuda" and backbone is not None else None
     blocks = None if folded is None else Blocks(folded, views, fit.x, fit.labels, classifier, B, seed)
     curve: list[float] = []
+    start_seconds = 0.0
     for epoch in range(protocol.epochs):
         if blocks is not None:
             blocks.train_epoch()
@@ -139,10 +141,11 @@ def linear_evaluation(
                 for x, y in zip(features.split(B), fit.labels[index].split(B), strict=True):
                     classifier.learn(x, y)
         curve.append(classifier.accuracy((test_features - shift) * scale, held.labels))
+        start_seconds = start_seconds or time.monotonic() - start
         if progress is not None:
             progress(epoch + 1, protocol.epochs, curve[-1])
     best = max(range(len(curve)), key=curve.__getitem__)
-    return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start)
+    return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start, start_seconds)
 
 
 def _augmented(

@@ -1,0 +1,53 @@
+"""From nothing to a number: `python benchmarks/cold.py --out RUN [--into results] cifar10 --seed 1`.
+
+Times `ressl pretrain` with the words given and `--then linear`, in an empty cache of compiled kernels, from the start
+of the process to its end, and records that; the run is recorded beside it as any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ressl.bench.suite import write
+from ressl.reproduce.ledger import record, write_record
+from ressl.runs import Run
+
+KEPT = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the run folder")
+    parser.add_argument("--into", type=Path, default=Path("results"))
+    parser.add_argument("words", nargs=argparse.REMAINDER, help="for ressl pretrain")
+    options = parser.parse_args()
+    command = ["pretrain", *options.words, "--out", str(options.out), "--then", "linear"]
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    with tempfile.TemporaryDirectory() as empty:
+        places = {key: value for key, value in os.environ.items() if key not in KEPT} | {"XDG_CACHE_HOME": empty}
+        start = time.monotonic()
+        done = subprocess.run([sys.executable, "-m", "ressl", *command], env=places, check=False)
+        seconds = round(time.monotonic() - start, 1)
+    if done.returncode:
+        return done.returncode
+    run = Run.open(options.out)
+    made = record(run)
+    linear = {key: made["evaluations"]["linear"][key] for key in ("last", "best", "seconds", "start_seconds")}
+    found = {"schema": 1, "kind": "cold", "started": started, "seconds": seconds, "linear": linear}
+    found |= {"training_seconds": made["seconds"], "pictures": made["steps"] * made["recipe"]["batch_size"]}
+    found |= {key: made[key] for key in ("name", "images_per_second", "recipe", "seed", "environment")}
+    print(f"{seconds:.1f} s from nothing to {linear['last']:.2f} %: {write(found, options.into)}")
+    print(write_record(run, options.into))
+    print(json.dumps(linear))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
