@@ -115,6 +115,9 @@ def of_bench(name: str, record: Record) -> Iterator[str]:
             f"\nThe loss alone (K {cost['queue_size']:,}): {cost['milliseconds']} ms, "
             f"{_percent(cost['share_of_step'])} of the step, {cost['peak_memory_gb']} GB at its peak.\n"
         )
+    if "embed" in record:
+        row = record["embed"]
+        yield f"\n{row['pictures']:,} pictures of {row['side']} px to a file of features: {row['seconds']:.2f} s.\n"
     if record.get("ideas"):
         whole = number(record["ideas"][0]["images_per_second"])
         yield f"\nAll ideas together: {whole} images/s. One of them changed at a time:"

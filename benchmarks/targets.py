@@ -51,6 +51,7 @@ TARGETS: list[tuple[str, str, Callable[[Record], float], float, bool]] = [
     ("Tiny ImageNet, images/s", "tiny-imagenet", lambda r: engine(r, "graph")["images_per_second"], 42_000, True),
     ("ResNet-50, 224 px, images/s", "imagenet-r50", lambda r: engine(r, "graph")["images_per_second"], 5_000, True),
     ("ResNet-50, share of the loss", "imagenet-r50", lambda r: r["loss"]["share_of_step"], 0.02, False),
+    ("50,000 pictures of 32 px to features, s", "cifar10", lambda r: r["embed"]["seconds"], 5, False),
     ("CIFAR-10 from nothing to its linear accuracy, s", "cold cifar10", lambda r: r["seconds"], 220, False),
     ("the same, linear accuracy, %", "cold cifar10", lambda r: r["linear"]["last"], 90.0, True),
     ("100 epochs of linear evaluation, s", "cold cifar10", epochs_alone, 10, False),

@@ -130,6 +130,13 @@ def test_cost_ratios_are_times_ours_and_the_papers():
     assert costs.ratios(rows[1:]) == costs.ratios(rows)[1:]
 
 
+def test_embedding_is_timed_once_the_model_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    found = suite.bench("cifar10", parts=("embed",), device=torch.device("cpu"), workers=0)["embed"]
+    assert (found["pictures"], found["side"], found["dim"]) == (512, 32, 64)
+    assert found["images_per_second"] == pytest.approx(512 / found["seconds"], rel=0.05)
+    assert "512 pictures to features" in capsys.readouterr().out
+
+
 def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record as it would be made on a GPU, its numbers invented."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))

@@ -26,7 +26,10 @@ ALLOWED = {
     "evaluation": {"data", "nn", "losses", "engine"},
     "recipes": {"data", "nn", "methods", "evaluation"},
     "report": set(),
-    "bench": {"data", "nn", "engine", "losses", "recipes", "methods", "runs", "training", "environment"},
+    "bench": {
+        *("data", "nn", "engine", "losses", "recipes", "methods", "runs", "training", "environment"),
+        *("embedding", "encoder", "transform"),
+    },
     "commands": {
         *("console", "data", "demo", "engine", "evaluation", "evaluating", "pretraining", "training", "recipes"),
         *("methods", "runs", "report", "reproduce", "bench"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ressl.bench.features import embed_speed
 from ressl.bench.loader import loader_speed
 from ressl.bench.parts import flops_per_image, ideas_worth, loss_cost
 from ressl.bench.steps import reference_speed, step_speed
@@ -24,7 +25,7 @@ from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import plain
 
-PARTS = ("ceilings", "engines", "loss", "ideas", "ways", "views", "loader", "sweeps")
+PARTS = ("ceilings", "engines", "loss", "ideas", "ways", "views", "loader", "embed", "sweeps")
 
 
 def bench(
@@ -68,6 +69,9 @@ def bench(
             found["loader"] = loader_speed(chosen, device, workers, spend)
             for row in found["loader"]:
                 say(f"{row['loader']}: {row['images_per_second']:,.0f} images/s")
+        elif part == "embed":
+            found["embed"] = row = embed_speed(chosen, device)
+            say(f"{row['pictures']:,} pictures to features: {row['seconds']:.2f} s")
         elif part == "sweeps":
             found["sweeps"] = {name: list(rows) for name, rows in _sweeps(chosen, device, spend, say)}
         keep(found)
