@@ -135,10 +135,12 @@ def _update_at_once(step: TrainStep, low: LowPrecisionWeights | None) -> None:
         return
     from ressl.engine.updating import Update, can_update  # here, because Triton is not on every machine
 
+    teachers = [part for part in step.method.modules() if isinstance(part, EMATeacher)]
     if not can_update(step.optimiser):
+        for teacher in teachers:  # three operations over all weights; as many programs as weights, if compiled
+            teacher.update = torch.compiler.disable(teacher.update)  # type: ignore[method-assign]
         return
     assert isinstance(step.optimiser, torch.optim.SGD)
-    teachers = [part for part in step.method.modules() if isinstance(part, EMATeacher)]
     if low is None:
         update = Update(step.optimiser, teachers, lambda p: p.grad, lambda: None)
     else:
