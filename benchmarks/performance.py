@@ -18,6 +18,7 @@ REASONS = {
     "gradient stream": "weight gradients multiply while norms wait for memory",
     "bf16 copies": "two kernels instead of a cast of every weight and one of every gradient",
     "fused update": "gradient norm, SGD and the teacher's average in two passes over the weights instead of seven",
+    "look ahead": "views are many small kernels; beside the networks they cost next to nothing",
     "four steps per replay": "fewer replays, in the hope of fewer gaps",
 }
 HEAD = """# Performance

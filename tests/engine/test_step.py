@@ -240,8 +240,8 @@ def test_a_poisoned_batch_leaves_weights_teacher_and_queue_finite(tiny: Callable
     advance(step, 2)
     real = step.make_views
 
-    def poisoned(batch: Batch | None) -> list[Tensor]:
-        weak, strong = real(batch)
+    def poisoned(number: Tensor, batch: Batch | None) -> list[Tensor]:
+        weak, strong = real(number, batch)
         return [weak.index_fill(0, torch.tensor([1]), float("nan")), strong.index_fill(0, torch.tensor([2]), math.inf)]
 
     step.make_views = poisoned  # type: ignore[method-assign]

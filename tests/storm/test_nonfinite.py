@@ -56,8 +56,8 @@ def poison(step: Any, place: str, value: float) -> None:
         real, which = step.make_views, 0 if place == "weak view" else 1
         spot = (0, 0, 3, 3) if place == "one pixel" else (slice(None),)
 
-        def views(batch: Any) -> Any:
-            made = [view.clone() for view in real(batch)]
+        def views(*where: Any) -> Any:
+            made = [view.clone() for view in real(*where)]
             made[which][spot] = value
             return made
 

@@ -20,6 +20,7 @@ from ressl.engine.ahead import Rehearsal
 from ressl.engine.compiling import keep_compiled
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
+from ressl.engine.lookahead import look_ahead
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
 from ressl.errors import ResslError, unknown
@@ -42,7 +43,8 @@ class Ideas:
     teacher_stream: bool = True  # teacher and student beside each other
     gradient_stream: bool = True  # weight gradients beside the rest of the backward
     bf16_copies: bool = True  # all weights to bf16 in one kernel, once a step
-    fused_update: bool = True  # teacher, queue and logs in a few compiled kernels
+    fused_update: bool = True  # gradient norm, SGD and teacher in one kernel each, queue and logs in compiled ones
+    look_ahead: bool = True  # the next step's views beside this step
 
 
 ALL_IDEAS = Ideas()
@@ -94,7 +96,8 @@ def plain_again(step: TrainStep) -> None:
     for name in ("prepare", "after", "body", "grad_norm"):
         step.__dict__.pop(name, None)
     step.optimiser.__dict__.pop("step", None)
-    step.call, step.collect, step.settle, step.engine = step.method, lambda: None, lambda: None, "eager"
+    step.call, step.engine = step.method, "eager"
+    step.collect = step.settle = step.catch_up = lambda: None
 
 
 def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
@@ -122,10 +125,13 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
         child.forward = torch.compiler.disable(child.forward) if network else torch.compile(child.forward)
     forward = torch.compile(method.forward)
     method.forward = forward if beside is None else beside.mark(forward)  # type: ignore[method-assign]
-    step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
     if ideas.fused_update:
         _update_at_once(step, low)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
+    if ideas.look_ahead and isinstance(step.loader, ResidentLoader):
+        look_ahead(step)
+    else:
+        step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
     return rehearsal
 
 
@@ -208,6 +214,8 @@ class GraphedBody:
         if batch is not None and self.fixed is not None:
             for mine, new in zip(_tensors(self.fixed), _tensors(batch), strict=True):
                 mine.copy_(new, non_blocking=True)
+        if self.step.turned:
+            self.step.catch_up()
         return self.graph.replay()
 
     def _captured(self, batch: Batch | None) -> bool:
@@ -240,6 +248,7 @@ class GraphedBody:
         with torch.cuda.graph(self.graph):
             self.plain(fixed)
         self.step.settle()
+        self.step.turned = True  # what was looked at while warming up lies behind
 
 
 def _own(batch: Batch, device: torch.device) -> Batch:

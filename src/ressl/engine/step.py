@@ -49,6 +49,7 @@ class TrainStep:
         self.call: Callable[..., Output] = method
         self.collect: Callable[[], None] = lambda: None
         self.settle: Callable[[], None] = lambda: None  # after a capture
+        self.catch_up: Callable[[], None] = lambda: None  # when it has turned
         self.average: Callable[[list[Tensor]], list[Tensor]] | None = None
         self.memory_format, self.engine = torch.contiguous_format, "eager"
         self.step = torch.zeros((), dtype=torch.int64, device=device)
@@ -60,6 +61,7 @@ class TrainStep:
         self.done = 0  # the host's own count of steps, equal to `step` without asking for it
         self.drained = 0  # steps whose logs have been brought to the host
         self.begun = -1  # the newest epoch that the method was told of
+        self.turned = True  # something other than the step before has decided what this one sees
         # One flag on the device for all parts that take up what a step made; they leave a bad one out exactly.
         self.kept = torch.ones((), dtype=torch.bool, device=device)
         for part in method.modules():
@@ -69,7 +71,7 @@ class TrainStep:
     def seek(self, step: int, drained: int) -> None:
         """Continue behind ``step`` finished steps, of which the logs up to ``drained`` were written down."""
         self.step.fill_(step)
-        self.done, self.drained = step, drained
+        self.done, self.drained, self.turned = step, drained, True
 
     def fill_ring(self, ring: Tensor) -> None:
         """Take over the logs of a checkpoint, whose ring may have had another capacity (other ``log_steps``)."""
@@ -82,6 +84,7 @@ class TrainStep:
 
     def begin_epoch(self, epoch: int) -> None:
         self.order.copy_(self.loader.order(epoch))
+        self.turned = True
         if self.begun != epoch:
             self.method.begin_epoch(epoch)
             self.begun = epoch
@@ -110,33 +113,36 @@ class TrainStep:
 
     def prepare(self, batch: Batch | None) -> tuple[list[Tensor], Tensor]:
         """The step's views and learning rate, and the method's own schedules."""
+        lr = self.begin()
+        return self.make_views(self.step, batch), lr
+
+    def begin(self) -> Tensor:
+        """The step's learning rate, and the method's own schedules."""
         self.method.set_progress(self.step / self.total_steps)
-        # In the precision of the networks, which would otherwise make that copy themselves.
-        views = [
-            view.to(self.precision).contiguous(memory_format=self.memory_format) for view in self.make_views(batch)
-        ]
-        return views, self.schedule(self.step)
+        return self.schedule(self.step)
 
-    def make_views(self, batch: Batch | None) -> list[Tensor]:
-        """Views of the next samples: gathered on the device, or finished from what a streaming loader brought."""
-        rows = self.loader.rows
+    def make_views(self, step: Tensor, batch: Batch | None) -> list[Tensor]:
+        """Views of a step's samples: gathered on the device, or finished from what a streaming loader brought."""
         if batch is not None and batch.crops is not None:
-            return self.views.finish(batch.crops, self.step, rows)
-        assert isinstance(self.loader, ResidentLoader)
-        return self.views(self.loader.images[self.index(batch)], self.step, rows)
+            views = self.views.finish(batch.crops, step, self.loader.rows)
+        else:
+            assert isinstance(self.loader, ResidentLoader)
+            views = self.views(self.loader.images[self.index(step, batch)], step, self.loader.rows)
+        # In the precision of the networks, which would otherwise make that copy themselves.
+        return [view.to(self.precision).contiguous(memory_format=self.memory_format) for view in views]
 
-    def index(self, batch: Batch | None) -> Tensor:
-        """The numbers of this step's samples."""
+    def index(self, step: Tensor, batch: Batch | None) -> Tensor:
+        """The numbers of a step's samples."""
         if batch is not None:
             return batch.index
-        first = (self.step % self.loader.steps_per_epoch) * self.loader.batch_size
+        first = (step % self.loader.steps_per_epoch) * self.loader.batch_size
         return self.order[first + self.loader.rows]
 
     def wanted(self, batch: Batch | None) -> dict[str, Tensor]:
         """What the method asks for besides views."""
         found: dict[str, Tensor] = {}
         for name in self.method.wants:
-            found[name] = self.index(batch) if name == "index" else self.labels(batch)
+            found[name] = self.index(self.step, batch) if name == "index" else self.labels(batch)
         return found
 
     def labels(self, batch: Batch | None) -> Tensor:
@@ -144,7 +150,7 @@ class TrainStep:
             return batch.labels
         assert isinstance(self.loader, ResidentLoader)
         assert self.loader.labels is not None
-        return self.loader.labels[self.index(batch)]
+        return self.loader.labels[self.index(self.step, batch)]
 
     def grad_norm(self) -> Tensor:
         return torch.stack(torch._foreach_norm(gradients(self.optimiser))).norm()

@@ -7,15 +7,13 @@ network keeps the tensor cores busy, the others hardly anything. All of it is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
 from ressl import rng
 from ressl.data.views import Views
 from ressl.engine.folding import Folded
+from ressl.engine.streams import beside, join
 from ressl.evaluation.classifier import Classifier
 
 PICTURES = 4096  # that go through the backbone at once, at most
@@ -80,14 +78,12 @@ class Blocks:
     @torch.no_grad()
     def _body(self, turn: int) -> None:
         """Learn a block, make the features of the next, and look at the one after that."""
-        with _beside(self.sides[0]):
+        with beside(self.sides[0]):
             self._learn()
-        with _beside(self.sides[1]):
+        with beside(self.sides[1]):
             self.look(*self.pairs[1 - turn])
         features = self.net.network(self.pairs[turn][0])
-        for side in self.sides:
-            if side is not None:
-                torch.cuda.current_stream().wait_stream(side)
+        join(*self.sides)
         self._keep(features, turn)
         self._advance()
 
@@ -115,10 +111,10 @@ class Blocks:
     def _capture(self) -> None:
         saved = [tensor.clone() for tensor in self.classifier.state()]
         side = torch.cuda.Stream()
-        with _beside(side):
+        with beside(side):
             for turn in (0, 1):
                 self._body(turn)
-        torch.cuda.current_stream().wait_stream(side)
+        join(side)
         for turn in (0, 1):
             self.graphs.append(torch.cuda.CUDAGraph())
             with torch.cuda.graph(self.graphs[-1]):
@@ -137,14 +133,3 @@ class Blocks:
                 self.graphs[turn].replay()
             else:
                 self._body(turn)
-
-
-@contextmanager
-def _beside(side: torch.cuda.Stream | None) -> Iterator[None]:
-    """On a stream that waits for what is under way here; without one, here."""
-    if side is None:
-        yield
-        return
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        yield

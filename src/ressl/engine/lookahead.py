@@ -1,0 +1,73 @@
+"""The views of the next step, made while this one is under way.
+
+Views are a function of where they are used (seed, step, sample), so they can be made before. They are many small
+kernels that keep no part of the card busy; beside the networks they cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ressl.data.batches import Batch
+from ressl.engine.step import TrainStep
+from ressl.engine.streams import beside, join
+
+
+class LookAhead:
+    """Stands in for ``step.prepare``; ``finish`` is to be called in every step once its views have been used."""
+
+    def __init__(self, step: TrainStep, compiled: Any) -> None:
+        self.step = step
+        self.side = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
+        self.make = compiled(self._make)
+        self.begin = compiled(self._begin)
+        number = lambda value: torch.full((), value, dtype=torch.int64, device=step.device)
+        self.this, self.next = number(0), number(1)
+        self.views: list[Tensor] = []  # of this step, always in the same place
+        self.coming: list[Tensor] = []  # of the next
+
+    def _make(self, ahead: Tensor) -> list[Tensor]:
+        return self.step.make_views(self.step.step + ahead, None)
+
+    def _begin(self) -> list[Tensor]:
+        return [self.step.begin()]
+
+    def __call__(self, batch: Batch | None) -> tuple[list[Tensor], Tensor]:
+        (lr,) = self.begin()
+        if not self.views:
+            self.catch_up()
+        with beside(self.side):
+            self.coming = self.make(self.next)
+        return self.views, lr
+
+    def finish(self) -> None:
+        """Before the step is counted, and when nothing reads its views any more."""
+        join(self.side)
+        self._take(self.coming)
+
+    @torch.no_grad()
+    def catch_up(self) -> None:
+        """The views of this step, where what came before did not see it coming: a new epoch, a resumed run."""
+        self._take(self.make(self.this))
+        self.step.turned = False
+
+    def _take(self, views: list[Tensor]) -> None:
+        if not self.views:
+            self.views = [view.clone() for view in views]
+        for mine, view in zip(self.views, views, strict=True):
+            mine.copy_(view)
+
+
+def look_ahead(step: TrainStep, compiled: Any = torch.compile) -> None:
+    """Let ``step`` find its views ready, from the second step on."""
+    ahead, collect = LookAhead(step, compiled), step.collect
+
+    def collected() -> None:
+        collect()
+        ahead.finish()
+
+    step.prepare = ahead  # type: ignore[method-assign]
+    step.collect, step.catch_up = collected, ahead.catch_up

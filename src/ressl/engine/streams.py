@@ -1,0 +1,26 @@
+"""Work beside other work on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def beside(side: torch.cuda.Stream | None) -> Iterator[None]:
+    """On a stream that waits for what is under way here; without one, here."""
+    if side is None:
+        yield
+        return
+    side.wait_stream(torch.cuda.current_stream(side.device))
+    with torch.cuda.stream(side):
+        yield
+
+
+def join(*sides: torch.cuda.Stream | None) -> None:
+    """Wait here for what is under way on each of them."""
+    for side in sides:
+        if side is not None:
+            torch.cuda.current_stream(side.device).wait_stream(side)

@@ -1,0 +1,58 @@
+"""A step that finds its views ready against one that makes them: the same numbers, across epochs and after a jump."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ressl.bench.steps import pictures
+from ressl.data.loaders import ResidentLoader
+from ressl.engine.lookahead import look_ahead
+from ressl.engine.step import TrainStep
+from ressl.recipes import Recipe
+from ressl.runs import build_method
+from ressl.training import Settings, build_step
+
+CPU = torch.device("cpu")
+
+
+def make(recipe: Recipe, ahead: bool, catch_up: bool = True) -> TrainStep:
+    loader = ResidentLoader(pictures(3 * recipe.batch_size, recipe.image_size), recipe.batch_size, CPU, recipe.seed)
+    step = build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="fp32"), CPU)
+    if ahead:
+        look_ahead(step, compiled=lambda function: function)
+        plain = step.body
+
+        def body(batch: None) -> None:  # as the graph engine does it
+            if step.turned and catch_up:
+                step.catch_up()
+            plain(batch)
+
+        step.body = body  # type: ignore[method-assign, assignment]
+    return step
+
+
+def train(step: TrainStep) -> list[dict[str, float]]:
+    rows = []
+    for start, stop in ((0, 7), (4, 9)):  # three steps an epoch, and a jump back into the middle of one
+        step.seek(start, start)
+        for number in range(start, stop):
+            if number % 3 == 0 or number == start:
+                step.begin_epoch(number // 3)
+            step.advance()
+        rows += step.drain()
+    return rows
+
+
+def test_views_made_ahead_are_the_same_views(tiny: Callable[..., Recipe]) -> None:
+    plain, ahead = make(tiny(), False), make(tiny(), True)
+    assert train(plain) == train(ahead)
+    for a, b in zip(plain.method.state_dict().values(), ahead.method.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_without_catching_up_an_epoch_would_begin_with_the_wrong_pictures(tiny: Callable[..., Recipe]) -> None:
+    plain, ahead = train(make(tiny(), False)), train(make(tiny(), True, catch_up=False))
+    assert plain[:3] == ahead[:3]
+    assert plain[3]["loss"] != ahead[3]["loss"]
