@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ressl import losses
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import MLP, EMATeacher, each, groups_of, l2_normalize
+from ressl.nn import MLP, EMATeacher, each, forward_crops, groups_of, l2_normalize
 
 
 class BYOL(Method):
@@ -40,15 +40,15 @@ class BYOL(Method):
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         a, b = views[:2]
-        p_a, p_b = each(self.predict, (a, b))  # B x D
+        p_a, p_b = each(self.predict, forward_crops(self.backbone, (a, b)))  # B x D
         t_a, t_b = self.target(a), self.target(b)
         loss = (distance(p_a, t_b) + distance(p_b, t_a)).mean()
         with torch.no_grad():
             logs = {"alignment": (p_a * t_b).sum(1).mean(), "spread": losses.spread(t_a)}
         return Output(loss, carry=None, logs=logs)
 
-    def predict(self, view: Tensor) -> Tensor:
-        return l2_normalize(self.predictor(self.head(self.backbone(view))))
+    def predict(self, features: Tensor) -> Tensor:
+        return l2_normalize(self.predictor(self.head(features)))
 
     @torch.no_grad()
     def target(self, view: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.methods.base import Method, Output
 from ressl.methods.moco_v2 import contrast
-from ressl.nn import MLP, all_rows, each, groups_of, l2_normalize, rank, world
+from ressl.nn import MLP, all_rows, each, forward_crops, groups_of, l2_normalize, rank, world
 
 
 class SimCLR(Method):
@@ -34,13 +34,13 @@ class SimCLR(Method):
         self.tau = temperature
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        z1, z2 = each(self.embed, views[:2])  # B x D each
+        z1, z2 = each(self.embed, forward_crops(self.backbone, views[:2]))  # B x D each
         Z1, Z2 = all_rows(z1), all_rows(z2)  # N x D: the batch of all processes
         loss = 0.5 * (nt_xent(z1, z2, Z1, Z2, self.tau) + nt_xent(z2, z1, Z2, Z1, self.tau)).mean()
         return Output(loss, carry=None, logs=contrast(z1, z2))
 
-    def embed(self, view: Tensor) -> Tensor:
-        return l2_normalize(self.head(self.backbone(view)))
+    def embed(self, features: Tensor) -> Tensor:
+        return l2_normalize(self.head(features))
 
 
 def nt_xent(anchor: Tensor, positive: Tensor, same: Tensor, other: Tensor, temperature: float) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ressl import losses
 from ressl.methods.base import Method, Output
-from ressl.nn import MLP, each, groups_of, l2_normalize
+from ressl.nn import MLP, each, forward_crops, groups_of, l2_normalize
 
 
 class SimSiam(Method):
@@ -39,17 +39,13 @@ class SimSiam(Method):
         self.predictor = MLP(output_dim, predictor_dim, output_dim, groups=groups)
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        z1, z2 = each(self.embed, views[:2])  # B x D
+        z1, z2 = each(self.head, forward_crops(self.backbone, views[:2]))  # B x D
         p1, p2 = each(self.predict, (z1, z2))
         z1, z2 = l2_normalize(z1.detach()), l2_normalize(z2.detach())
         loss = -0.5 * ((p1 * z2).sum(1) + (p2 * z1).sum(1)).mean()
         with torch.no_grad():
             logs = {"alignment": (z1 * z2).sum(1).mean(), "spread": losses.spread(z1)}
         return Output(loss, carry=None, logs=logs)
-
-    def embed(self, view: Tensor) -> Tensor:
-        z: Tensor = self.head(self.backbone(view))
-        return z
 
     def predict(self, z: Tensor) -> Tensor:
         return l2_normalize(self.predictor(z))
