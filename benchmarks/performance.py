@@ -19,6 +19,7 @@ REASONS = {
     "bf16 copies": "two kernels instead of a cast of every weight and one of every gradient",
     "fused update": "gradient norm, SGD and the teacher's average in two passes over the weights instead of seven",
     "look ahead": "views are many small kernels; beside the networks they cost next to nothing",
+    "tried convolutions": "what is fastest depends on what runs beside it, and the library can only guess",
     "four steps per replay": "fewer replays, in the hope of fewer gaps",
 }
 HEAD = """# Performance

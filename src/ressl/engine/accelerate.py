@@ -45,6 +45,7 @@ class Ideas:
     bf16_copies: bool = True  # all weights to bf16 in one kernel, once a step
     fused_update: bool = True  # gradient norm, SGD and teacher in one kernel each, queue and logs in compiled ones
     look_ahead: bool = True  # the next step's views beside this step
+    tried_convolutions: bool = True  # the library tries its kernels for each convolution instead of guessing
 
 
 ALL_IDEAS = Ideas()
@@ -75,7 +76,7 @@ def accelerate(
         torch._dynamo.reset()  # a new step is a new program; after a few variants of one the compiler would give up
         gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = ideas.tried_convolutions
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed
         step.memory_format = torch.channels_last
     if wanted == "compile":
