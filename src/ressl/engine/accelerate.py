@@ -158,10 +158,15 @@ def _update_at_once(step: TrainStep, low: LowPrecisionWeights | None) -> None:
 
 
 def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
-    """Of the student's network on its first view; the teacher's is the same, smaller crops are left to the step."""
+    """Of the student's network on its first views; a teacher's is the same, smaller crops are left to the step."""
     with contextlib.suppress(Exception):  # a network of another kind: it is made ready as it goes
-        size = step.views.views[:2][-1].size  # teacher first, if there is one
-        found = Rehearsal(step.method.backbone, (step.loader.batch_size, 3, size, size), step.precision, **how)
+        sizes, method = [view.size for view in step.views.views], step.method
+        size = sizes[:2][-1]  # teacher first, if there is one
+        student = sizes[1:] if method.ema and method.backprops == 1 else sizes
+        together = student.count(size)
+        calls = sorted({together, 1} if method.ema else {together})
+        shape = (step.loader.batch_size, 3, size, size)
+        found = Rehearsal(method.backbone, shape, step.precision, calls, **how)
         found.start()
         return found
     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,26 +19,30 @@ from torch import Tensor, nn
 from ressl.engine.building import build
 from ressl.engine.fusion import fuse
 from ressl.engine.launching import Launch, noted
+from ressl.nn.crops import forward_crops
 
 
 class Rehearsal(threading.Thread):
     """Builds and chooses every kernel of a training step of ``network`` on pictures of ``shape``, once started.
 
-    Whoever needs a kernel before it is ready makes it himself. ``how`` as for :func:`fuse`.
+    ``calls``: how many views of that shape the network takes at once, in each of its calls that differ. Whoever needs a
+    kernel before it is ready makes it himself. ``how`` as for :func:`fuse`.
     """
 
-    def __init__(self, network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> None:
+    def __init__(
+        self, network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, calls: Sequence[int] = (1,), **how: Any
+    ) -> None:
         super().__init__(name="rehearsal", daemon=True)
-        self.device, self.shape, self.dtype = next(network.parameters()).device, shape, dtype
+        self.device, self.shape, self.dtype, self.calls = next(network.parameters()).device, shape, dtype, calls
         # Both before the thread begins: a copy of weights that nobody changes yet, and notes that nobody else takes.
-        self.found = launches(network, shape, dtype, **how)
+        self.found = launches(network, shape, dtype, calls, **how)
         self.twin: nn.Module | None = _twin(network, self.device, dtype, **how)
 
     def run(self) -> None:
         with contextlib.suppress(Exception), torch.cuda.device(self.device):  # a mistake comes again in the step itself
             build(self.found, _target())
             assert self.twin is not None
-            _once(self.twin, self.shape, self.dtype)
+            _once(self.twin, self.shape, self.dtype, self.calls)
             torch.cuda.synchronize(self.device)
         self.twin = None
 
@@ -50,10 +55,12 @@ def _target() -> tuple[str, int | str, int]:
     return found.backend, found.arch, found.warp_size
 
 
-def launches(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, **how: Any) -> list[Launch]:
+def launches(
+    network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, calls: Sequence[int] = (1,), **how: Any
+) -> list[Launch]:
     """The different kernels that such a step launches."""
     with noted() as found:
-        _once(_twin(network, torch.device("meta"), dtype, **how), shape, dtype)
+        _once(_twin(network, torch.device("meta"), dtype, **how), shape, dtype, calls)
     signature = lambda one: [arg.dtype if isinstance(arg, Tensor) else arg for arg in one.args]
     return list({(one.kernel, *signature(one), *one.constants.items()): one for one in found}.values())
 
@@ -67,7 +74,9 @@ def _twin(network: nn.Module, device: torch.device, dtype: torch.dtype, **how: A
     return twin
 
 
-def _once(twin: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _once(twin: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, calls: Sequence[int]) -> None:
     """Forward and backward on black pictures."""
     pictures = torch.zeros(shape, dtype=dtype, device=next(twin.parameters()).device)
-    twin(pictures.contiguous(memory_format=torch.channels_last)).sum().backward()
+    pictures = pictures.contiguous(memory_format=torch.channels_last)
+    for views in calls:
+        torch.stack(forward_crops(twin, [pictures] * views)).sum().backward()
