@@ -162,7 +162,7 @@ def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
     with contextlib.suppress(Exception):  # a network of another kind: it is made ready as it goes
         sizes, method = [view.size for view in step.views.views], step.method
         size = sizes[:2][-1]  # teacher first, if there is one
-        student = sizes[1:] if method.ema and method.backprops == 1 else sizes
+        student = sizes[1:] if method.ema and len(sizes) > method.backprops else sizes
         together = student.count(size)
         calls = sorted({together, 1} if method.ema else {together})
         shape = (step.loader.batch_size, 3, size, size)

@@ -186,15 +186,16 @@ class _Table:
 
 
 def _alike(g: Tensor, p: Tensor) -> bool:
-    """Two tensors of one shape that lie in memory the same way."""
+    """Two tensors of one shape that lie in memory the same way, the first at an address that the kernel counts on."""
     formats = (torch.contiguous_format, torch.channels_last) if p.ndim == 4 else (torch.contiguous_format,)
-    return any(g.is_contiguous(memory_format=f) and p.is_contiguous(memory_format=f) for f in formats)
+    same = any(g.is_contiguous(memory_format=f) and p.is_contiguous(memory_format=f) for f in formats)
+    return same and g.data_ptr() % 16 == 0
 
 
 def can_update(optimiser: torch.optim.Optimizer) -> bool:
-    """Whether the kernel does what this optimiser does."""
+    """Whether the kernel does what this optimiser does, with weights that lie as it wants them."""
     return type(optimiser) is torch.optim.SGD and all(
-        p.dtype == torch.float32 and not group["maximize"] and not group["dampening"]
+        p.dtype == torch.float32 and _alike(p, p) and not group["maximize"] and not group["dampening"]
         for group in optimiser.param_groups
         for p in group["params"]
     )
