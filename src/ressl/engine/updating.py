@@ -98,6 +98,7 @@ class Update:
         self.updated: set[nn.Parameter] = set()
         self.tables: dict[Any, _Table] = {}
         self.current: list[tuple[_Table, Any]] = []  # those of this step
+        self.alive: list[Any] = []  # what they point to
         for teacher in teachers:
             teacher.update = torch.compiler.disable(_Watched(self, teacher))  # type: ignore[method-assign]
 
@@ -115,7 +116,7 @@ class Update:
                 self.updated.add(p)
                 b = self.optimiser.state[p]["momentum_buffer"]
                 found.setdefault(key, []).append((g, p, b, p if t is None else t))
-        self.current, squares = [], []
+        self.current, self.alive, squares = [], list(found.values()), []
         for key, tensors in found.items():
             table = self.tables.setdefault(key, _Table())
             table.write(tensors)
@@ -135,6 +136,7 @@ class Update:
                 float(group["momentum"]), LOW=dtype == torch.bfloat16, NESTEROV=group["nesterov"],
                 TEACHER=teacher is not None, BLOCK=BLOCK,
             )  # fmt: skip
+        self.alive = []
         self.forget()
 
     def settle(self) -> None:
