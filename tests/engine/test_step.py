@@ -17,6 +17,7 @@ from ressl.data.base import ArraySource
 from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
 from ressl.data.views import Views
+from ressl.engine.accelerate import plain_again, snapshot
 from ressl.engine.optimisers import build_sgd, optimiser_tensors
 from ressl.engine.schedules import warmup_cosine
 from ressl.engine.step import TrainStep
@@ -256,3 +257,21 @@ def test_a_poisoned_batch_leaves_weights_teacher_and_queue_finite(tiny: Callable
     for name, tensor in method.queue.state_dict().items():
         assert torch.equal(tensor, before[f"queue.{name}"]), name
     assert all(t.isfinite().all() for t in optimiser_tensors(step.optimiser, method).values())
+
+
+def test_a_step_that_failed_on_the_way_leaves_no_gradient_behind(tiny: Callable[..., Recipe]) -> None:
+    plain, failed = make(tiny()), make(tiny())
+    put_back = snapshot(failed)
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("cannot be captured")
+
+    failed.after = fail  # type: ignore[method-assign]
+    failed.begin_epoch(0)
+    with pytest.raises(RuntimeError, match="captured"):
+        failed.advance()
+    put_back()
+    plain_again(failed)
+    advance(plain, 2)
+    advance(failed, 2)
+    assert plain.drain() == failed.drain()

@@ -68,3 +68,15 @@ def test_the_loss_is_the_mean_over_all_crops_against_one_target(sizes: list[int]
     single = [copy.deepcopy(method)([weak, crop]).loss for crop in crops(sizes)]
     whole = method([weak, *crops(sizes)]).loss
     torch.testing.assert_close(whole, torch.stack(single).mean())
+
+
+def test_a_failure_leaves_the_groups_as_they_were() -> None:
+    backbone = build_backbone("resnet10", "medium", 4, 2)
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("no memory")
+
+    backbone.layer4.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        forward_crops(backbone, [torch.randn(8, 3, 16, 16)] * 2)
+    assert {m.groups for m in backbone.modules() if isinstance(m, GroupedBatchNorm2d)} == {2}

@@ -97,6 +97,7 @@ def plain_again(step: TrainStep) -> None:
     for name in ("prepare", "after", "body", "grad_norm"):
         step.__dict__.pop(name, None)
     step.optimiser.__dict__.pop("step", None)
+    step.optimiser.zero_grad(set_to_none=True)  # of a step that was not finished
     step.call, step.engine = step.method, "eager"
     step.collect = step.settle = step.catch_up = lambda: None
 

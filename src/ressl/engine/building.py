@@ -6,6 +6,7 @@ of the start-up. A process needs no card for it, only its name: it says what it 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -31,12 +32,14 @@ def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
         return
     count = min(PROCESSES, max(1, (os.cpu_count() or 1) // 2), len(orders))
     shares = [json.dumps([target, orders[i::count]]) for i in range(count)]
-    command = [sys.executable, "-m", "ressl.engine.building"]
-    builders = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for _ in shares]
+    command = [sys.executable, "-P", "-m", "ressl.engine.building"]  # -P: a json.py in the user's folder is not ours
+    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
+    builders = [subprocess.Popen(command, stdin=pipe, stdout=quiet, stderr=quiet, text=True) for _ in shares]
     for builder, share in zip(builders, shares, strict=True):
         assert builder.stdin is not None
-        builder.stdin.write(share)
-        builder.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it is gone already, which its exit code tells
+            builder.stdin.write(share)
+            builder.stdin.close()
     codes = [builder.wait() for builder in builders]
     if done is not None and not any(codes):
         done.parent.mkdir(parents=True, exist_ok=True)

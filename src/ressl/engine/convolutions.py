@@ -25,6 +25,7 @@ class WeightGradients:
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
         self.pending: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
+        self.begun: set[int] = set()  # weights with a gradient on its way
 
     def run(self, make: Callable[[], Tensor], *inputs: Tensor) -> Tensor:
         """``make()`` on the stream; its ``inputs`` are kept until the main stream has seen it end."""
@@ -38,8 +39,15 @@ class WeightGradients:
             main.wait_event(self.pending.popleft()[0])
         return result
 
+    def again(self, weight: Tensor) -> None:
+        """Of a weight that was used twice the gradients are added at once, on the main stream, which has to wait."""
+        if weight.data_ptr() in self.begun:
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+        self.begun.add(weight.data_ptr())
+
     def join(self) -> None:
         """Before the gradients are read."""
+        self.begun.clear()
         if self.pending:  # else the stream was not used, and a capture must not wait for what it has not seen
             torch.cuda.current_stream(self.device).wait_stream(self.stream)
             self.pending.clear()
@@ -60,6 +68,8 @@ class _Convolution(torch.autograd.Function):
         part = lambda which: _backward(dy, x, weight, None, *ctx.how, which)
         dw = ctx.beside.run(lambda: part([False, True, False])[1], dy, x) if ctx.needs_input_grad[1] else None
         dx = part([True, False, False])[0] if ctx.needs_input_grad[0] else None
+        if dw is not None:
+            ctx.beside.again(weight)
         return dx, dw, None, None, None
 
 

@@ -105,7 +105,7 @@ def _apply(
     if RESIDUAL:
         y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
     if RELU:
-        y = tl.maximum(y, 0.0)
+        y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 

@@ -23,7 +23,7 @@ class LookAhead:
         self.step = step
         self.side = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
         self.make = compiled(self._make)
-        self.begin = compiled(self._begin)
+        self.begin = compiled(step.begin)
         number = lambda value: torch.full((), value, dtype=torch.int64, device=step.device)
         self.this, self.next = number(0), number(1)
         self.views: list[Tensor] = []  # of this step, always in the same place
@@ -32,11 +32,8 @@ class LookAhead:
     def _make(self, ahead: Tensor) -> list[Tensor]:
         return self.step.make_views(self.step.step + ahead, None)
 
-    def _begin(self) -> list[Tensor]:
-        return [self.step.begin()]
-
     def __call__(self, batch: Batch | None) -> tuple[list[Tensor], Tensor]:
-        (lr,) = self.begin()
+        lr = self.begin()
         if not self.views:
             self.catch_up()
         with beside(self.side):
@@ -55,8 +52,7 @@ class LookAhead:
         self.step.turned = False
 
     def _take(self, views: list[Tensor]) -> None:
-        if not self.views:
-            self.views = [view.clone() for view in views]
+        self.views = self.views or [torch.empty_like(view) for view in views]
         for mine, view in zip(self.views, views, strict=True):
             mine.copy_(view)
 

@@ -40,7 +40,7 @@ def _apply_pool(
         inside = ((r < OH * OW) & (h >= 0) & (h < H) & (w >= 0) & (w < W))[:, None] & (c < C)[None, :]
         place = ((i.to(tl.int64) * H + h) * W + w)[:, None] * C + c[None, :]
         x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
-        better = inside & (x > best)
+        better = inside & ((x > best) | (x != x))  # not a number stays none
         best = tl.where(better, x, best)
         which = tl.where(better, k, which)
     inside = (r < OH * OW)[:, None] & (c < C)[None, :]

@@ -156,7 +156,8 @@ class _Watched:
             return
         EMATeacher.update(self.teacher, student)
         pairs = list(zip(student.parameters(), self.teacher.module.parameters(), strict=True))
-        if all(s in self.owner.updated for s, _ in pairs):  # a weight without a gradient has no row in a table
+        # A weight without a gradient has no row in a table, and a row has room for one teacher.
+        if all(s in self.owner.updated and s not in self.owner.followers for s, _ in pairs):
             self.owner.followers |= {s: (self.teacher, t) for s, t in pairs}
             self.owner.tables.clear()
             self.known = True
@@ -168,6 +169,7 @@ class _Table:
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.tensor = torch.zeros(0)
+        self.waiting = False  # for the end of a capture
 
     def write(self, tensors: list[tuple[Tensor, ...]]) -> None:
         self.rows = [
@@ -180,10 +182,14 @@ class _Table:
             if capturing:
                 raise RuntimeError("a captured step has other gradients than the steps before it")
             self.tensor = torch.zeros(len(self.rows), 5, dtype=torch.int64, device=tensors[0][0].device)
+        if self.waiting:
+            raise RuntimeError("only one step can be captured at a time")
+        self.waiting = capturing
         if not capturing:
             self.settle()
 
     def settle(self) -> None:
+        self.waiting = False
         self.tensor.copy_(torch.tensor(self.rows, dtype=torch.int64))
 
 

@@ -99,7 +99,8 @@ class Blocks:
     @torch.no_grad()
     def _start(self) -> None:
         """The graphs, and the first two blocks."""
-        self.pairs = [self._views() for _ in range(2)]
+        first = self._views()
+        self.pairs = [first, (first[0].clone(), first[1].clone())]
         if self.on_gpu:
             self._capture()
         for turn in (0, 1):
@@ -116,9 +117,11 @@ class Blocks:
                 self._body(turn)
         join(side)
         for turn in (0, 1):
-            self.graphs.append(torch.cuda.CUDAGraph())
-            with torch.cuda.graph(self.graphs[-1]):
+            graph = torch.cuda.CUDAGraph()
+            # One after the other, they can work in the same memory.
+            with torch.cuda.graph(graph, pool=self.graphs[0].pool() if self.graphs else None):
                 self._body(turn)
+            self.graphs.append(graph)
         for tensor, value in zip(self.classifier.state(), saved, strict=True):
             tensor.copy_(value)
 

@@ -37,8 +37,10 @@ def forward_crops(backbone: nn.Module, crops: Sequence[Tensor]) -> list[Tensor]:
             continue
         n = len(same)
         _multiply_groups(backbone, n, 1)
-        dealt = backbone(torch.stack([crops[i] for i in same], 1).flatten(0, 1))  # nB x D
-        _multiply_groups(backbone, 1, n)
+        try:
+            dealt = backbone(torch.stack([crops[i] for i in same], 1).flatten(0, 1))  # nB x D
+        finally:
+            _multiply_groups(backbone, 1, n)
         for k, i in enumerate(same):
             features[i] = dealt[k::n]
     return [features[i] for i in range(len(crops))]
