@@ -12,6 +12,7 @@ from ressl.data.sources import parse_data
 from ressl.engine.compiling import wake_compiler
 from ressl.engine.loop import Display, device_of
 from ressl.engine.processes import current, device_for
+from ressl.engine.streams import on_device
 from ressl.environment import environment
 from ressl.errors import ResslError, unknown
 from ressl.labelled import EvaluationData, evaluation_data, features_of, kept_as_is, knn_of, precision_of
@@ -96,7 +97,9 @@ def evaluate_each(
     if bench.device.type == "cuda" and any(name.startswith("linear") for name in protocols):
         wake_compiler(bench.device)  # while data and features are read
     for name in protocols:
-        yield name, _one(bench, name, asked[name])
+        with on_device(bench.device):
+            found = _one(bench, name, asked[name])
+        yield name, found
 
 
 def bench_of(

@@ -21,6 +21,7 @@ from ressl.engine.compiling import wake_compiler
 from ressl.engine.launchers import launch, local_world, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.engine.processes import Team, device_for, groups_here, joined
+from ressl.engine.streams import on_device
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
 from ressl.methods import METHODS
@@ -111,7 +112,8 @@ def _pretrain(
     if broken:
         check_broken(broken, len(source), run.list_broken(broken) if team.leads else run.path / "broken.txt")
     _describe(chosen, loader, run, display, team)
-    return train(run, chosen, method, loader, evaluate, settings, place, display, resume, team)
+    with on_device(place):
+        return train(run, chosen, method, loader, evaluate, settings, place, display, resume, team)
 
 
 def restarted(out: str | Path | None, resume: bool) -> tuple[str | Path | None, bool]:

@@ -1,4 +1,4 @@
-"""Work beside other work on a GPU."""
+"""Work on a GPU, and beside other work there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+
+@contextmanager
+def on_device(device: torch.device) -> Iterator[None]:
+    """With ``device`` as the current one, where it is a GPU: captures and our kernels go there."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        yield
 
 
 @contextmanager
