@@ -58,15 +58,15 @@ def test_every_run_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) -> 
 
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend=note))
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     programs = []
-    for epochs in (10, 20, 30):
-        step = small_step(epochs=epochs, warmup_epochs=1)
-        engine.accelerate(step, "compile")
-        step.begin_epoch(0)
-        step.advance()
-        programs.append(len(found))
-        found.clear()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for epochs in (10, 20):
+            step = small_step(epochs=epochs, warmup_epochs=1)
+            engine.accelerate(step, "compile")
+            step.begin_epoch(0)
+            step.advance()
+            programs.append(len(found))
+            found.clear()
     assert programs[0] > 0
-    assert programs == programs[:1] * 3
+    assert programs[0] == programs[1]
     torch._dynamo.reset()
