@@ -17,8 +17,8 @@ REASONS = {
     "teacher stream": "the teacher is a third of the work and fills the gaps of the student",
     "gradient stream": "weight gradients multiply while norms wait for memory",
     "bf16 copies": "two kernels instead of a cast of every weight and one of every gradient",
-    "fused update": "gradient norm, SGD and the teacher's average in two passes over the weights instead of seven",
-    "look ahead": "views are many small kernels; beside the networks they cost next to nothing",
+    "fused update": "gradient norm, SGD and the teacher's average in two passes over the weights instead of six",
+    "look ahead": "views are many small kernels, none of which fills the card; the networks leave room beside them",
     "tried convolutions": "what is fastest depends on what runs beside it, and the library can only guess",
     "four steps per replay": "fewer replays, in the hope of fewer gaps",
 }

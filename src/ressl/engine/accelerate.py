@@ -23,6 +23,7 @@ from ressl.engine.fusion import LowPrecisionWeights, fuse
 from ressl.engine.lookahead import look_ahead
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
+from ressl.engine.streams import beside, join
 from ressl.errors import ResslError, unknown
 from ressl.nn.ema import EMATeacher
 from ressl.nn.processes import world
@@ -118,15 +119,15 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     if step.precision != torch.float32 and ideas.bf16_copies:
         low = LowPrecisionWeights(method, step.precision, gradients)
         step.call, step.collect = low, low.collect
-    beside = Beside(step.device) if ideas.teacher_stream else None
+    aside = Beside(step.device) if ideas.teacher_stream else None
     target: Any = getattr(method, "target", None)
     if target is not None:
-        method.target = torch.compiler.disable(target if beside is None else beside(target))
+        method.target = torch.compiler.disable(target if aside is None else aside(target))
     for child in method.children():
         network = any(True for _ in child.parameters())  # what is left of forward without them is the loss
         child.forward = torch.compiler.disable(child.forward) if network else torch.compile(child.forward)
     forward = torch.compile(method.forward)
-    method.forward = forward if beside is None else beside.mark(forward)  # type: ignore[method-assign]
+    method.forward = forward if aside is None else aside.mark(forward)  # type: ignore[method-assign]
     if ideas.fused_update:
         _update_at_once(step, low)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
@@ -242,14 +243,13 @@ class GraphedBody:
     def _capture(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
         self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
         side = torch.cuda.Stream(self.step.device)
-        side.wait_stream(torch.cuda.current_stream(self.step.device))
-        with torch.cuda.stream(side):
+        with beside(side):
             if self.rehearsal is not None:
                 self.step.prepare(fixed)  # the views are compiled while the rehearsal runs, the networks wait for it
                 self.rehearsal.join()
             for _ in range(WARM_UP):
                 self.plain(fixed)
-        torch.cuda.current_stream(self.step.device).wait_stream(side)
+        join(side)
         put_back()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):

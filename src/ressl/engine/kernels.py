@@ -16,10 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from ressl.engine.launching import launch
+from ressl.engine.launching import TILE, launch, mapping, twice
 
 # Chosen by timing on an H200 at the four activation sizes of the CIFAR ResNet-18, batch 256 and 1024.
-TILE = 4096  # elements that a program does at a time
 PROGRAMS = 512  # that share a reduction: about four for each multiprocessor of a large GPU
 LARGE = 1 << 23  # elements from which a reduction takes whole rows and loads ahead; below, more and simpler programs
 
@@ -217,15 +216,25 @@ class _Plan:
         self.reduce = (self.S * groups, blocks)
         self.pads = {"S_PAD": triton.next_power_of_2(self.S), "G_PAD": triton.next_power_of_2(groups), "COLS": 4}
         self.few = (triton.cdiv(self.C, 4),)
-        self.wide = min(triton.next_power_of_2(self.C), 256)
-        self.tall = min(triton.next_power_of_2(self.R), TILE // self.wide)
-        self.map = (N * triton.cdiv(self.R, self.tall), triton.cdiv(self.C, self.wide))
+        self.map, self.patch = mapping(N, self.R, self.C)
 
     def partial(self, like: Tensor) -> Tensor:
         return torch.empty(2, self.S, self.G, self.C, dtype=torch.float32, device=like.device)
 
     def grouped(self, like: Tensor) -> Tensor:
         return torch.empty(2, self.G, self.C, dtype=torch.float32, device=like.device)
+
+    def statistics(self, x: Tensor, running_mean: Tensor, running_var: Tensor, eps: float, momentum: float) -> Tensor:
+        """Mean and 1 / deviation of x by group and channel (2 x G x C); the running ones are moved towards them."""
+        partial, found = self.partial(x), self.grouped(x)
+        launch(
+            _moments, self.reduce, x, partial[0], partial[1], self.n, self.C, self.S, R=self.R, G=self.G, **self.tile
+        )
+        launch(
+            _statistics, self.few, partial[0], partial[1], found[0], found[1], running_mean, running_var,
+            self.count, self.S, self.C, self.G, eps, momentum, **self.pads,
+        )  # fmt: skip
+        return found
 
 
 class _NormAct(torch.autograd.Function):
@@ -236,20 +245,14 @@ class _NormAct(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         ctx.set_materialize_grads(False)
         p = _Plan(x, groups)
-        partial, statistics, y = p.partial(x), p.grouped(x), torch.empty_like(x)
-        launch(_moments, p.reduce, x, partial[0], partial[1], p.n, p.C, p.S, R=p.R, G=p.G, **p.tile)
-        launch(
-            _statistics, p.few, partial[0], partial[1], statistics[0], statistics[1], running_mean, running_var,
-            p.count, p.S, p.C, p.G, eps, momentum, **p.pads,
-        )  # fmt: skip
+        statistics, y = p.statistics(x, running_mean, running_var, eps, momentum), torch.empty_like(x)
         launch(
             _apply, p.map, x, x if residual is None else residual, y, statistics[0], statistics[1], weight, bias,
-            p.R, p.C, p.G, RESIDUAL=residual is not None, RELU=relu, ROWS=p.tall, COLS=p.wide,
+            p.R, p.C, p.G, RESIDUAL=residual is not None, RELU=relu, **p.patch,
         )  # fmt: skip
         ctx.save_for_backward(x, y if residual is not None and relu else None, weight, bias, statistics)
         ctx.groups, ctx.relu, ctx.residual = groups, relu, residual is not None
-        # Twice the same memory as two results, not one a view of the other, so that each brings its own gradient.
-        return y, y.new_empty(0).set_(y.untyped_storage(), 0, y.shape, y.stride())
+        return twice(y)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
@@ -272,7 +275,7 @@ class _NormAct(torch.autograd.Function):
         launch(
             _backward_apply, p.map, dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1],
             p.R, p.C, p.G, TWO=bool(rest) and not ctx.residual, MASK=ctx.relu and not ctx.residual,
-            ROWS=p.tall, COLS=p.wide,
+            **p.patch,
         )  # fmt: skip
         return dx, dz if ctx.residual else None, dweight, dbias, None, None, None, None, None, None
 

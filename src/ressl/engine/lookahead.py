@@ -1,7 +1,7 @@
 """The views of the next step, made while this one is under way.
 
 Views are a function of where they are used (seed, step, sample), so they can be made before. They are many small
-kernels that keep no part of the card busy; beside the networks they cost next to nothing.
+kernels, none of which fills a card by itself.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class LookAhead:
 
     def _take(self, views: list[Tensor]) -> None:
         self.views = self.views or [torch.empty_like(view) for view in views]
-        for mine, view in zip(self.views, views, strict=True):
-            mine.copy_(view)
+        torch._foreach_copy_(self.views, views)
 
 
 def look_ahead(step: TrainStep, compiled: Any = torch.compile) -> None:

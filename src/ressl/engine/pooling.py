@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from ressl.engine.kernels import TILE, _backward_statistics, _moments, _Plan, _statistics, checked_groups
-from ressl.engine.launching import launch
+from ressl.engine.kernels import _backward_statistics, _Plan, checked_groups
+from ressl.engine.launching import TILE, launch, mapping, twice
 
 NONE = tl.constexpr(9)  # in place of 0 to 8: no maximum above zero
 
@@ -129,23 +129,17 @@ class _NormPool(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         N, C, H, W = x.shape
         OH, OW = (H - 1) // 2 + 1, (W - 1) // 2 + 1
-        p, last = _Plan(x, groups), {"memory_format": torch.channels_last}
-        partial, statistics = p.partial(x), p.grouped(x)
-        y = torch.empty((N, C, OH, OW), dtype=x.dtype, device=x.device, **last)  # type: ignore[call-overload]
+        statistics = _Plan(x, groups).statistics(x, running_mean, running_var, eps, momentum)
+        y = torch.empty((N, C, OH, OW), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         which = torch.empty_like(y, dtype=torch.uint8)
-        launch(_moments, p.reduce, x, partial[0], partial[1], p.n, p.C, p.S, R=p.R, G=p.G, **p.tile)
+        grid, patch = mapping(N, OH * OW, C, TILE // 4, widest=64)  # nine times as many loads as results
         launch(
-            _statistics, p.few, partial[0], partial[1], statistics[0], statistics[1], running_mean, running_var,
-            p.count, p.S, p.C, p.G, eps, momentum, **p.pads,
-        )  # fmt: skip
-        tile = _map_tile(OH * OW, C, TILE // 4)  # nine times as many loads as results
-        launch(
-            _apply_pool, _map_grid(N, OH * OW, C, tile), x, y, which, statistics[0], statistics[1], weight, bias,
-            H, W, OH, OW, C, groups, **tile,
+            _apply_pool, grid, x, y, which, statistics[0], statistics[1], weight, bias, H, W, OH, OW, C, groups,
+            **patch,
         )  # fmt: skip
         ctx.save_for_backward(x, which, weight, statistics)
         ctx.groups, ctx.bias = groups, bias
-        return y, y.new_empty(0).set_(y.untyped_storage(), 0, y.shape, y.stride())
+        return twice(y)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
@@ -164,21 +158,12 @@ class _NormPool(torch.autograd.Function):
             _backward_statistics, p.few, partial[0], partial[1], means[0], means[1], dweight, dbias,
             whole.count, p.S, p.C, p.G, **p.pads,
         )  # fmt: skip
-        tile = _map_tile(H * W, C, TILE // 2)
+        grid, patch = mapping(N, H * W, C, TILE // 2, widest=64)
         launch(
-            _pool_backward, _map_grid(N, H * W, C, tile), dz, which, x, dx, statistics[0], statistics[1], weight,
-            means[0], means[1], H, W, OH, OW, C, ctx.groups, **tile,
+            _pool_backward, grid, dz, which, x, dx, statistics[0], statistics[1], weight, means[0], means[1],
+            H, W, OH, OW, C, ctx.groups, **patch,
         )  # fmt: skip
         return dx, dweight, dbias, None, None, None, None, None
-
-
-def _map_tile(rows: int, channels: int, elements: int) -> dict[str, int]:
-    wide = min(triton.next_power_of_2(channels), 64)
-    return {"ROWS": min(triton.next_power_of_2(rows), elements // wide), "COLS": wide}
-
-
-def _map_grid(N: int, rows: int, channels: int, tile: dict[str, int]) -> tuple[int, int]:
-    return N * triton.cdiv(rows, tile["ROWS"]), triton.cdiv(channels, tile["COLS"])
 
 
 def can_pool(pool: nn.Module) -> bool:

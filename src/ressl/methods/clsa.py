@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.methods.base import Output
 from ressl.methods.moco_v2 import MoCoV2, contrast
-from ressl.nn import each, forward_crops, l2_normalize
+from ressl.nn import each, forward_crops
 
 
 class CLSA(MoCoV2):
@@ -61,9 +61,6 @@ class CLSA(MoCoV2):
         divergence = torch.stack([losses.cross_entropy(target, self.relation(s, k)).mean() for s in strong]).mean()
         loss = -log_p[:, 0].mean() + self.beta * divergence  # InfoNCE and the distributional divergence
         return Output(loss, carry=k, logs=contrast(q, k) | {"divergence": divergence.detach()})
-
-    def project(self, features: Tensor) -> Tensor:
-        return l2_normalize(self.head(features))
 
     def relation(self, z: Tensor, k: Tensor) -> Tensor:
         """The log-distribution of z over its key (first) and the queue."""

@@ -55,7 +55,10 @@ class MoCoV2(Method):
         return Output(loss, carry=k, logs=contrast(q, k))
 
     def embed(self, view: Tensor) -> Tensor:
-        return l2_normalize(self.head(self.backbone(view)))
+        return self.project(self.backbone(view))
+
+    def project(self, features: Tensor) -> Tensor:
+        return l2_normalize(self.head(features))
 
     @torch.no_grad()
     def target(self, view: Tensor) -> Tensor:

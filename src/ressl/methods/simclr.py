@@ -34,12 +34,12 @@ class SimCLR(Method):
         self.tau = temperature
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        z1, z2 = each(self.embed, forward_crops(self.backbone, views[:2]))  # B x D each
+        z1, z2 = each(self.project, forward_crops(self.backbone, views[:2]))  # B x D each
         Z1, Z2 = all_rows(z1), all_rows(z2)  # N x D: the batch of all processes
         loss = 0.5 * (nt_xent(z1, z2, Z1, Z2, self.tau) + nt_xent(z2, z1, Z2, Z1, self.tau)).mean()
         return Output(loss, carry=None, logs=contrast(z1, z2))
 
-    def embed(self, features: Tensor) -> Tensor:
+    def project(self, features: Tensor) -> Tensor:
         return l2_normalize(self.head(features))
 
 

@@ -56,7 +56,7 @@ class SwAV(Method):
         self.register_buffer("learning", torch.zeros(()))  # 1: the prototypes learn
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        z = each(self.embed, forward_crops(self.backbone, views))  # B x D each
+        z = each(self.project, forward_crops(self.backbone, views))  # B x D each
         # Held still at first: only the gradient is switched, so that the step is the same program throughout.
         C = self.prototypes * self.learning + self.prototypes.detach() * (1 - self.learning)
         scores = [losses.similarity(v, C) for v in z]  # B x P each
@@ -70,7 +70,7 @@ class SwAV(Method):
             logs = {"spread": losses.spread(z[0]), "prototype_entropy": -(used * (used + 1e-12).log()).sum()}
         return Output(torch.stack(terms).mean(), carry=(z[0].detach(), z[1].detach()), logs=logs)
 
-    def embed(self, features: Tensor) -> Tensor:
+    def project(self, features: Tensor) -> Tensor:
         return l2_normalize(self.head(features))
 
     @torch.no_grad()
