@@ -7,30 +7,10 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-from PIL import Image
+from saved import fails
 
 from ressl.data.sources import ArraySource, open_source, splits
-from ressl.errors import ResslError
-
-
-def pixels(seed: int, height: int = 8, width: int = 8) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def save(path: Path, seed: int = 0, height: int = 8, width: int = 8) -> np.ndarray:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    array = pixels(seed, height, width)
-    Image.fromarray(array).save(path)
-    return array
-
-
-def fails(*arguments: object, match: str, **options: object) -> None:
-    """open_source must raise one sentence that mentions ``match``."""
-    with pytest.raises(ResslError, match=match) as caught:
-        open_source(*arguments, **options)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
 
 
 def _nhwc(n: int = 5) -> np.ndarray:

@@ -11,19 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from saved import pixels, save
 
 from ressl.data.decode import PIXEL_LIMIT, BrokenImage, decode, header_size
-
-
-def pixels(seed: int, height: int = 8, width: int = 8) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def save(path: Path, seed: int = 0, height: int = 8, width: int = 8) -> np.ndarray:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    array = pixels(seed, height, width)
-    Image.fromarray(array).save(path)
-    return array
 
 
 def test_modes_become_rgb(tmp_path: Path) -> None:

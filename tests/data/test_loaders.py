@@ -12,53 +12,25 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as TF
 from PIL import Image
+from saved import arrays, files, smooth
 from torch import Tensor
 
 from ressl import rng
 from ressl.data import loaders
 from ressl.data.base import ArraySource, FileSource
-from ressl.data.decode import BrokenImage
 from ressl.data.loaders import (
     Batch,
     ResidentLoader,
     SizesDiffer,
     StreamingLoader,
-    check_broken,
     choose_residency,
     make_loader,
     pack,
-    read_all,
-    read_chunks,
 )
 from ressl.data.views import View
 from ressl.errors import ResslError
 
 VIEWS = [View(size=16), View(size=12, crop=(0.1, 0.5))]
-
-
-def arrays(n: int, side: int = 8) -> ArraySource:
-    draw = torch.Generator().manual_seed(n)
-    images = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=draw)
-    return ArraySource("a", images, torch.arange(n) % 3, ["x", "y", "z"])
-
-
-def smooth(index: int, height: int, width: int) -> np.ndarray:
-    """A picture without noise, so that two ways of resizing it agree."""
-    y, x = np.mgrid[0:height, 0:width]
-    waves = [np.sin(x / 9 + index), np.cos(y / 7 + index), np.sin((x + y) / 11)]
-    return np.stack([128 + 100 * wave for wave in waves], 2).astype(np.uint8)
-
-
-def files(folder: Path, n: int, broken: tuple[int, ...] = (), size: tuple[int, int] | None = None) -> FileSource:
-    paths = []
-    for i in range(n):
-        path = folder / f"{i:03d}.png"
-        height, width = size or (24 + i % 5, 30 - i % 7)
-        Image.fromarray(smooth(i, height, width)).save(path)
-        if i in broken:
-            path.write_bytes(path.read_bytes()[:60])
-        paths.append(str(path))
-    return FileSource("files", paths, torch.arange(n) % 4, list("abcd"))
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -261,22 +233,6 @@ def test_choice_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert choose_residency(files(tmp_path, 2, size=(300, 20)), "cpu", 224)[0]
 
 
-def test_pack_drops_broken_files_with_their_labels(tmp_path: Path) -> None:
-    source = files(tmp_path, 200, broken=(0, 77, 199), size=(10, 12))
-    calls: list[tuple[int, int]] = []
-    packed, broken = pack(source, lambda done, total: calls.append((done, total)))
-    kept = [i for i in range(200) if i not in (0, 77, 199)]
-    assert packed.images.shape == (197, 3, 10, 12)
-    assert all(np.array_equal(packed.read(new), source.read(old)) for new, old in enumerate(kept))
-    assert packed.labels is not None
-    assert packed.labels.tolist() == [i % 4 for i in kept]
-    assert packed.classes == source.classes
-    assert [Path(b.path).name for b in broken] == ["000.png", "077.png", "199.png"]
-    assert calls[-1] == (200, 200)
-    with pytest.raises(ResslError, match="none of the 3 pictures"):
-        pack(files(tmp_path, 3, broken=(0, 1, 2)))
-
-
 def test_a_late_mismatch_falls_back_to_streaming(tmp_path: Path) -> None:
     source = files(tmp_path, 300, size=(8, 8))
     odd = next(i for i in range(300) if i not in set(np.linspace(0, 299, 256, dtype=np.int64).tolist()))
@@ -291,41 +247,3 @@ def test_a_late_mismatch_falls_back_to_streaming(tmp_path: Path) -> None:
     assert isinstance(opened.loader, ResidentLoader)
     assert opened.why == "resident: 20 pictures of 8 x 8 are 4 kB on cpu"
     assert len(opened.broken) == 1
-
-
-def test_check_broken(tmp_path: Path) -> None:
-    broken = [BrokenImage("a", "b")] * 11
-    check_broken(broken[:10], 100, "list.txt")
-    with pytest.raises(ResslError, match=r"11 of 100 pictures are broken \(11%.*list\.txt"):
-        check_broken(broken, 100, "list.txt")
-
-
-def test_read_all_resizes_like_torchvision(tmp_path: Path) -> None:
-    source = files(tmp_path, 12, broken=(5,))
-    images, labels, broken = read_all(source, size=16, short_side=20)
-    kept = [i for i in range(12) if i != 5]
-    assert images.shape == (11, 3, 16, 16)
-    assert labels is not None
-    assert labels.tolist() == [i % 4 for i in kept]
-    assert len(broken) == 1
-    for row, i in enumerate(kept):
-        picture = torch.from_numpy(source.read(i)).permute(2, 0, 1)
-        expected = TF.center_crop(TF.resize(picture, [20], antialias=True), [16, 16])
-        assert (images[row].int() - expected.int()).abs().max() <= 1
-    with pytest.raises(SizesDiffer, match="differ in size"):
-        read_all(source)
-    whole, _, none = read_all(arrays(5))
-    assert torch.equal(whole, arrays(5).images)
-    assert none == []
-    assert read_all(arrays(5), size=4)[0].shape == (5, 3, 4, 4)
-    chunks = list(read_chunks(source, size=8, chunk=5))
-    assert torch.cat([chunk.ids for chunk in chunks]).tolist() == kept
-    assert [len(chunk.broken) for chunk in chunks] == [0, 1, 0]
-
-
-def test_read_all_says_when_it_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ressl.data import reading
-
-    monkeypatch.setattr(reading, "ram", lambda: 1000)
-    with pytest.raises(ResslError, match="more than half of the memory"):
-        read_all(arrays(5))
