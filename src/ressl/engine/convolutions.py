@@ -78,7 +78,8 @@ def convolve(layer: nn.Conv2d, x: Tensor, beside: WeightGradients | None) -> Ten
     simple = (
         layer.bias is None and layer.groups == 1 and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
     )
-    if beside is None or not simple or not torch.is_grad_enabled():
+    same = layer.weight.dtype == x.dtype  # else autocast casts the weight, and its gradient before it is there
+    if beside is None or not simple or not same or not torch.is_grad_enabled():
         return layer(x)
     result: Tensor = _Convolution.apply(x, layer.weight, list(layer.stride), list(layer.padding), beside)
     return result
