@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from targets import Record, newest, verdicts
+from targets import Record, newest, newest_with, verdicts
 
 # Why each idea should help; what it is worth is measured.
 REASONS = {
@@ -54,12 +54,11 @@ def speeds(rows: list[Record], name: str, base: Record) -> Iterator[list[object]
 
 
 def ideas(rows: list[Record]) -> Iterator[list[object]]:
-    speeds = {row["ideas"]: row["images_per_second"] for row in rows}
     whole = rows[0]["images_per_second"]
     for row in rows[1:]:
         speed, dropped = row["images_per_second"], row.get("dropped", False)
         name = row["ideas"].removeprefix("without ")
-        worth = (speed / speeds[row.get("against", "all ideas")] if dropped else whole / speed) - 1
+        worth = (speed / whole if dropped else whole / speed) - 1
         verdict = "dropped" if dropped else "kept"
         yield [name, REASONS.get(name, ""), number(speed), f"{100 * worth:+.1f} %", verdict]
 
@@ -74,9 +73,7 @@ def lines(folder: Path) -> Iterator[str]:
     yield from table(("", "measured", "target", ""), verdicts(folder))
     yield from of_cold(newest(folder, "cold", "cifar10"))
     for name in ("cifar10", "tiny-imagenet", "imagenet-r50"):
-        record = newest(folder, "bench", name)
-        if record is not None:
-            yield from of_bench(name, record)
+        yield from of_bench(name, folder)
     yield from of_cpu(newest(folder, "bench", "cifar10", "cpu"))
 
 
@@ -100,35 +97,58 @@ def of_cold(record: Record | None) -> Iterator[str]:
     yield f"The linear accuracy is then {linear['last']:.2f} % (last epoch)."
 
 
-def of_bench(name: str, record: Record) -> Iterator[str]:
-    made = record["environment"]
-    where = f"{made['gpu']}, torch {made['torch']}, commit {made.get('commit', '?')}"
-    yield f"\n## {name} on a GPU\n\n{where}; batch {record['recipe']['batch_size']}."
+def of_bench(name: str, folder: Path) -> Iterator[str]:
+    """Every part from the newest record that has it; those of one record stand below one line that names it."""
+    parts: dict[str, list[str]] = {}
+    for read in (of_step, of_loss, of_embedding, of_ideas, of_views, of_sweeps):
+        found = newest_with(folder, "bench", name, lambda record, read=read: list(read(record)))
+        if found is not None:
+            made = found[0]["environment"]
+            where = f"{made['gpu']}, torch {made['torch']}, commit {made.get('commit', '?')}"
+            parts.setdefault(f"{where}; batch {found[0]['recipe']['batch_size']}.", []).extend(found[1])
+    if parts:
+        yield f"\n## {name} on a GPU"
+    for where, text in parts.items():
+        yield f"\n{where}"
+        yield from text
+
+
+def of_step(record: Record) -> Iterator[str]:
+    rows = [row | {"name": f"{row['engine']}, {row['precision']}"} for row in record["engines"]]
     if "ceilings" in record:
         yield f"\nCeilings of the card: {', '.join(f'{k} {v:,.1f}' for k, v in record['ceilings'].items())}."
-    if "engines" in record:
-        rows = [row | {"name": f"{row['engine']}, {row['precision']}"} for row in record["engines"]]
-        shown = zip(speeds(rows, "name", rows[-1]), rows, strict=True)
-        headings = ("engine", "images/s", "times the reference", "GB", "start, s", "of the matrix ceiling")
-        full = [[*r, number(row.get("start_seconds"), 1), _percent(row.get("of_matrix_ceiling"))] for r, row in shown]
-        yield from table(headings, full)
-    if "loss" in record:
-        cost = record["loss"]
-        yield (
-            f"\nThe loss alone (K {cost['queue_size']:,}): {cost['milliseconds']} ms, "
-            f"{_percent(cost['share_of_step'])} of the step, {cost['peak_memory_gb']} GB at its peak.\n"
-        )
-    if "embed" in record:
-        row = record["embed"]
-        yield f"\n{row['pictures']:,} pictures of {row['side']} px to a file of features: {row['seconds']:.2f} s.\n"
-    if record.get("ideas"):
-        whole = number(record["ideas"][0]["images_per_second"])
-        yield f"\nAll ideas together: {whole} images/s. One of them changed at a time:"
-        yield from table(("idea", "why", "images/s", "worth", ""), ideas(record["ideas"]))
-    if "views" in record:
-        yield from table(("both views alone", "images/s", "times the last", "GB"),
-                         speeds(record["views"], "views", record["views"][-1]))  # fmt: skip
-    for field, rows in record.get("sweeps", {}).items():
+    shown = zip(speeds(rows, "name", rows[-1]), rows, strict=True)
+    headings = ("engine", "images/s", "times the last", "GB", "start, s", "of the matrix ceiling")
+    full = [[*r, number(row.get("start_seconds"), 1), _percent(row.get("of_matrix_ceiling"))] for r, row in shown]
+    yield from table(headings, full)
+
+
+def of_loss(record: Record) -> Iterator[str]:
+    cost = record["loss"]
+    yield (
+        f"\nThe loss alone (K {cost['queue_size']:,}): {cost['milliseconds']} ms, "
+        f"{_percent(cost['share_of_step'])} of the step, {cost['peak_memory_gb']} GB at its peak.\n"
+    )
+
+
+def of_embedding(record: Record) -> Iterator[str]:
+    row = record["embed"]
+    yield f"\n{row['pictures']:,} pictures of {row['side']} px to a file of features: {row['seconds']:.2f} s.\n"
+
+
+def of_ideas(record: Record) -> Iterator[str]:
+    whole = number(record["ideas"][0]["images_per_second"])
+    yield f"\nAll ideas together: {whole} images/s. One of them changed at a time:"
+    yield from table(("idea", "why", "images/s", "worth", ""), ideas(record["ideas"]))
+
+
+def of_views(record: Record) -> Iterator[str]:
+    rows = record["views"]
+    yield from table(("both views alone", "images/s", "times the last", "GB"), speeds(rows, "views", rows[-1]))
+
+
+def of_sweeps(record: Record) -> Iterator[str]:
+    for field, rows in record["sweeps"].items():
         yield from table((field, "images/s", "times the first", "GB"), speeds(rows, field, rows[0]))
 
 

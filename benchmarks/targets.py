@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -13,9 +14,21 @@ Record = dict[str, Any]
 
 def newest(folder: Path, kind: str, name: str, device: str = "cuda") -> Record | None:
     """The newest record of a kind, made on a GPU unless said otherwise."""
+    return next(newest_first(folder, kind, name, device), None)
+
+
+def newest_first(folder: Path, kind: str, name: str, device: str = "cuda") -> Iterator[Record]:
     found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
     fitting = [r for r in found if r.get("kind") == kind and r["name"] == name and r["environment"]["device"] == device]
-    return max(fitting, key=lambda r: r.get("started") or r["finished"], default=None)
+    yield from sorted(fitting, key=lambda r: str(r.get("started") or r["finished"]), reverse=True)
+
+
+def newest_with(folder: Path, kind: str, name: str, read: Callable[[Record], Any]) -> tuple[Record, Any] | None:
+    """The newest record in which there is something to ``read``: a benchmark may measure one part today."""
+    for record in newest_first(folder, kind, name):
+        with contextlib.suppress(KeyError, StopIteration, TypeError):
+            return record, read(record)
+    return None
 
 
 def engine(record: Record, name: str) -> Record:
@@ -62,15 +75,12 @@ def verdicts(folder: Path) -> Iterator[list[str]]:
     """(what, measured, target, whether it is met) of every target."""
     for what, name, read, target, more in TARGETS:
         *kind, recipe = name.split()
-        record = newest(folder, *(kind or ["bench"]), recipe)
-        try:
-            value = None if record is None else read(record)
-        except (KeyError, StopIteration, TypeError):
-            value = None
+        found = newest_with(folder, *(kind or ["bench"]), recipe, read)
         wanted = f"{'>=' if more else '<='} {target:,}"
-        if value is None:
+        if found is None:
             yield [what, "", wanted, "not measured"]
         else:
+            value = found[1]
             met = value >= target if more else value <= target
             yield [what, f"{value:,.3f}", wanted, "met" if met else "missed"]
 

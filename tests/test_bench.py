@@ -88,13 +88,34 @@ def test_the_loss_is_measured_at_the_recipes_size():
     assert row["share_of_step"] == pytest.approx(row["milliseconds"] / 50.0, abs=1e-3)
 
 
-def test_what_was_measured_is_kept_after_every_part(monkeypatch):
+def test_pieces_of_parts_are_measured_alone_and_kept_one_by_one(monkeypatch):
     kept = []
+
+    def speed(recipe, *more):
+        if (queue_size := recipe.options["queue_size"]) > 1024:
+            raise KeyboardInterrupt
+        return {"batch": 64, "images_per_second": float(queue_size)}
+
     monkeypatch.setattr(suite, "ceilings", lambda *a: {"matrix_tflops": 2.0})
-    monkeypatch.setattr(suite, "views_speed", lambda *a: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        suite.bench(parts=("ceilings", "views"), device=CPU, workers=0, keep=lambda found: kept.append(dict(found)))
-    assert [found["ceilings"] for found in kept] == [{"matrix_tflops": 2.0}]
+    monkeypatch.setattr(suite, "flops_per_image", lambda recipe: 1e9)
+    monkeypatch.setattr(suite, "step_speed", speed)
+    keep = lambda found: kept.append(json.loads(json.dumps(found)))
+    with pytest.raises(KeyboardInterrupt):
+        suite.bench(parts=("sweeps:queue_size", "ceilings", "engines:eager"), device=CPU, workers=0, keep=keep)
+    assert {"ceilings", "engines", "sweeps"} & set(kept[0]) == {"ceilings"}
+    assert kept[-1]["engines"] == [
+        {"batch": 64, "images_per_second": 1024.0, "tflops": 1.024, "of_matrix_ceiling": 0.512}
+    ]
+    assert kept[-1]["sweeps"] == {"queue_size": [{"queue_size": 1024, "batch": 64, "images_per_second": 1024.0}]}
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [("engines:graf", "unknown piece of 'engines' 'graf'; did you mean 'graph'"), ("loss:x", "has no pieces")],
+)
+def test_an_unknown_piece_of_a_part_is_said(word, answer):
+    with pytest.raises(ResslError, match=answer):
+        suite.chosen_parts([word])
 
 
 def test_the_loader_is_measured_with_and_without_a_step():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,49 +20,84 @@ from ressl.bench.views import views_speed
 from ressl.bench.ways import cpu_ways
 from ressl.engine.checkpoint import write_atomically
 from ressl.environment import environment
-from ressl.errors import unknown
+from ressl.errors import ResslError, unknown
 from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import plain
 
 PARTS = ("ceilings", "engines", "loss", "ideas", "ways", "views", "loader", "embed", "sweeps")
+SWEPT: dict[str, tuple[int, ...]] = {
+    "batch_size": (128, 256, 512, 1024, 2048),
+    "queue_size": (1024, 4096, 16384, 65536, 131072),
+    "image_size": (32, 64, 96, 224),
+}
+_SWEPT_ON_CPU = {"batch_size": (32, 64, 128), "queue_size": (1024, 4096), "image_size": (16, 32)}
+OF_PARTS: dict[str, tuple[str, ...]] = {"engines": ("eager", "compile", "graph", "pil"), "sweeps": tuple(SWEPT)}
+
+
+def chosen_parts(words: Iterable[str]) -> dict[str, set[str]]:
+    """Of 'loss', 'engines:graph', 'sweeps:batch_size': the parts in their order, each with what is wanted of it.
+
+    >>> chosen_parts(["loss", "engines:graph", "engines:pil"])["engines"] == {"graph", "pil"}
+    True
+    """
+    found: dict[str, set[str]] = {}
+    for word in words:
+        part, _, which = word.partition(":")
+        if part not in PARTS:
+            raise unknown("part of the benchmark", part, PARTS)
+        whole = OF_PARTS.get(part, ())
+        if which and which not in whole:
+            raise (
+                unknown(f"piece of '{part}'", which, whole)
+                if whole
+                else ResslError(f"the part '{part}' of the benchmark has no pieces to choose from; say {part} alone.")
+            )
+        found.setdefault(part, set()).update([which] if which else whole)
+    return {part: found[part] for part in PARTS if part in found}
 
 
 def bench(
     recipe: str = "cifar10",
     *,
-    parts: tuple[str, ...] = PARTS,
+    parts: Iterable[str] = PARTS,
     device: torch.device,
     workers: int,
     seconds: float | None = None,
     say: Callable[[str], None] = print,
     keep: Callable[[dict[str, Any]], object] = lambda found: None,
 ) -> dict[str, Any]:
-    """Measure ``parts`` and return everything that was measured, ready for JSON; ``keep`` gets it after every part."""
-    for part in parts:
-        if part not in PARTS:
-            raise unknown("part of the benchmark", part, PARTS)
+    """Measure ``parts`` and return everything that was measured, ready for JSON; ``keep`` gets it after every row."""
+    wanted = chosen_parts(parts)
     on_gpu = device.type == "cuda"
     chosen = get_recipe(recipe) if on_gpu else small(get_recipe(recipe))
     spend = seconds if seconds is not None else 2.0
     found: dict[str, Any] = {"schema": 1, "kind": "bench", "name": recipe, "recipe": plain(chosen)}
     found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    for part in [part for part in PARTS if part in parts]:
+
+    def take(rows: Iterable[dict[str, Any]], place: list[dict[str, Any]]) -> None:
+        """A benchmark that is stopped keeps what it has."""
+        for row in rows:
+            place.append(row)
+            keep(found)
+
+    for part, pieces in wanted.items():
         if part == "ceilings":
             found["ceilings"] = ceilings(device, spend)
             say(f"ceilings: {found['ceilings']}")
         elif part == "engines":
-            found["engines"] = list(_engines(chosen, device, workers, spend, say))
-            _fractions(found, chosen)
+            found["gflops_per_image"] = round(flops_per_image(chosen) / 1e9, 3)
+            rows = _engines(chosen, device, workers, spend, say, pieces)
+            take((_fractions(row, found) for row in rows), found.setdefault("engines", []))
         elif part == "loss" and "queue_size" in chosen.options:
             fastest = max(found.get("engines") or [_step(chosen, device, spend)], key=itemgetter("images_per_second"))
             step_ms = 1000 * fastest["batch"] / fastest["images_per_second"]
             found["loss"] = loss_cost(chosen, device, step_ms, spend)
             say(f"loss: {found['loss']}")
         elif part == "ideas" and on_gpu:
-            found["ideas"] = list(ideas_worth(chosen, device, spend, say))
+            take(ideas_worth(chosen, device, spend, say), found.setdefault("ideas", []))
         elif part == "ways" and not on_gpu:
-            found["ways"] = list(cpu_ways(get_recipe("demo"), spend, say))
+            take(cpu_ways(get_recipe("demo"), spend, say), found.setdefault("ways", []))
         elif part == "views":
             found["views"] = views_speed(chosen, device, workers, spend)
         elif part == "loader":
@@ -73,7 +108,9 @@ def bench(
             found["embed"] = row = embed_speed(chosen, device)
             say(f"{row['pictures']:,} pictures to features: {row['seconds']:.2f} s")
         elif part == "sweeps":
-            found["sweeps"] = {name: list(rows) for name, rows in _sweeps(chosen, device, spend, say)}
+            for field in [field for field in SWEPT if field in pieces]:
+                rows = _sweep(field, chosen, device, spend, say)
+                take(rows, found.setdefault("sweeps", {}).setdefault(field, []))
         keep(found)
     return found
 
@@ -82,13 +119,12 @@ def _step(recipe: Recipe, device: torch.device, seconds: float) -> dict[str, Any
     return step_speed(recipe, device, "auto", "bf16" if device.type == "cuda" else "fp32", seconds)
 
 
-def _fractions(found: dict[str, Any], recipe: Recipe) -> None:
-    """How much of the machine's measured matrix product each engine reaches."""
-    found["gflops_per_image"] = round(flops_per_image(recipe) / 1e9, 3)
-    for row in found["engines"]:
-        row["tflops"] = round(row["images_per_second"] * found["gflops_per_image"] / 1e3, 3)
-        if "ceilings" in found:
-            row["of_matrix_ceiling"] = round(row["tflops"] / found["ceilings"]["matrix_tflops"], 4)
+def _fractions(row: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """``row``, and how much of the machine's measured matrix product it reaches."""
+    row["tflops"] = round(row["images_per_second"] * found["gflops_per_image"] / 1e3, 3)
+    if "ceilings" in found:
+        row["of_matrix_ceiling"] = round(row["tflops"] / found["ceilings"]["matrix_tflops"], 4)
+    return row
 
 
 def small(recipe: Recipe) -> Recipe:
@@ -97,40 +133,36 @@ def small(recipe: Recipe) -> Recipe:
 
 
 def _engines(
-    recipe: Recipe, device: torch.device, workers: int, seconds: float, say: Callable[[str], None]
+    recipe: Recipe,
+    device: torch.device,
+    workers: int,
+    seconds: float,
+    say: Callable[[str], None],
+    pieces: Container[str],
 ) -> Iterator[dict[str, Any]]:
     cases = [("eager", "fp32"), ("eager", "bf16"), ("compile", "bf16"), ("graph", "bf16")]
     for engine, precision in cases if device.type == "cuda" else [("eager", "fp32"), ("compile", "fp32")]:
-        row = step_speed(recipe, device, engine, precision, seconds)
-        say(f"{engine} {precision}: {row['images_per_second']:,.0f} images/s")
+        if engine in pieces:
+            row = step_speed(recipe, device, engine, precision, seconds)
+            say(f"{engine} {precision}: {row['images_per_second']:,.0f} images/s")
+            yield row
+    if "pil" in pieces:
+        row = reference_speed(recipe, device, workers, seconds)
+        say(f"{row['engine']}: {row['images_per_second']:,.0f} images/s")
         yield row
-    row = reference_speed(recipe, device, workers, seconds)
-    say(f"{row['engine']}: {row['images_per_second']:,.0f} images/s")
-    yield row
 
 
-def _sweeps(
-    recipe: Recipe, device: torch.device, seconds: float, say: Callable[[str], None]
-) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
+def _sweep(
+    field: str, recipe: Recipe, device: torch.device, seconds: float, say: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
     on_gpu = device.type == "cuda"
-    sweeps: dict[str, tuple[int, ...]] = {
-        "batch_size": (128, 256, 512, 1024, 2048) if on_gpu else (32, 64, 128),
-        "queue_size": (1024, 4096, 16384, 65536, 131072) if on_gpu else (1024, 4096),
-        "image_size": (32, 64, 96, 224) if on_gpu else (16, 32),
-    }
-    precision = "bf16" if on_gpu else "fp32"
-
-    def rows(field: str, values: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-        for value in values:
-            changes: dict[str, int] = {field: value}
-            if field == "batch_size":
-                changes["queue_size"] = max(value, recipe.options["queue_size"])
-            row = step_speed(recipe.replace(**changes), device, "auto", precision, seconds / 2)
-            say(f"{field} {value}: {row['images_per_second']:,.0f} images/s")
-            yield {field: value, **row}
-
-    for field, values in sweeps.items():
-        yield field, rows(field, values)
+    for value in SWEPT[field] if on_gpu else _SWEPT_ON_CPU[field]:
+        changes: dict[str, int] = {field: value}
+        if field == "batch_size":
+            changes["queue_size"] = max(value, recipe.options["queue_size"])
+        row = _step(recipe.replace(**changes), device, seconds / 2)
+        say(f"{field} {value}: {row['images_per_second']:,.0f} images/s")
+        yield {field: value, **row}
 
 
 Rows = list[tuple[str, float, float, float | None]]  # name, images/s, ratio to the last row, memory

@@ -19,11 +19,16 @@ def add_options(parser: ArgumentParser) -> None:
         "Speed and memory of the training step, side by side in one run on this machine: our engines, the plain\n"
         "PIL-and-workers way, the views alone, sweeps, and the machine's ceilings. Without a GPU a small version runs."
     )
-    parser.epilog = "examples:\n  ressl bench\n  ressl bench tiny-imagenet --parts engines"
-    parser.add_argument("recipe", nargs="?", default="cifar10", help="whose step to measure (default: cifar10)")
-    parser.add_argument(
-        "--parts", nargs="+", default=list(suite.PARTS), metavar="P", help=f"{', '.join(suite.PARTS)} (default: all)"
+    parser.epilog = (
+        "examples:\n  ressl bench\n  ressl bench tiny-imagenet --parts engines\n"
+        "  ressl bench imagenet-r50 --parts ceilings engines:graph loss sweeps:batch_size"
     )
+    parser.add_argument("recipe", nargs="?", default="cifar10", help="whose step to measure (default: cifar10)")
+    pieces = "; ".join(f"{part}:{', '.join(names)}" for part, names in suite.OF_PARTS.items())
+    parser.add_argument(
+        "--parts", nargs="+", default=list(suite.PARTS), metavar="P",
+        help=f"{', '.join(suite.PARTS)} (default: all), or one piece of a part ({pieces})",
+    )  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--workers", metavar="N", help="loader processes of the PIL reference (default: one per core)")
     parser.add_argument("--seconds", metavar="S", help="to spend on each measurement (default: 2)")
@@ -36,7 +41,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     place = device_of(options.device)
     found = suite.bench(
         options.recipe,
-        parts=tuple(options.parts),
+        parts=options.parts,
         device=place,
         workers=workers,
         seconds=seconds,

@@ -96,9 +96,10 @@ class Update:
         self.optimiser, self.gradient, self.forget = optimiser, gradient, forget
         self.followers: dict[nn.Parameter, tuple[EMATeacher, nn.Parameter]] = {}
         self.updated: set[nn.Parameter] = set()
-        self.tables: dict[Any, _Table] = {}
-        self.current: list[tuple[_Table, Any]] = []  # those of this step
+        self.current: list[tuple[Tensor, Any]] = []  # this step's tables
         self.alive: list[Any] = []  # what they point to
+        self.unwritten: list[tuple[Tensor, list[tuple[int, ...]]]] = []  # tables of steps that are being captured
+        self.captured: list[Tensor] = []  # theirs, which must stay where they are
         for teacher in teachers:
             teacher.update = torch.compiler.disable(_Watched(self, teacher))  # type: ignore[method-assign]
 
@@ -118,12 +119,17 @@ class Update:
                 found.setdefault(key, []).append((g, p, b, p if t is None else t))
         self.current, self.alive, squares = [], list(found.values()), []
         for key, tensors in found.items():
-            table = self.tables.setdefault(key, _Table())
-            table.write(tensors)
-            squares.append(torch.empty(len(table.rows), device=tensors[0][0].device))
-            low = key[1] == torch.bfloat16
-            launch(_squares, (len(table.rows),), table.tensor, squares[-1], LOW=low, BLOCK=BLOCK)
+            device, rows = tensors[0][0].device, _rows(tensors)
+            table = torch.empty(len(rows), 5, dtype=torch.int64, device=device)
+            self.unwritten.append((table, rows))
+            squares.append(torch.empty(len(rows), device=device))
             self.current.append((table, key))
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            self.captured += [table for table, _ in self.current]
+        else:
+            self.settle()
+        for (table, key), sums in zip(self.current, squares, strict=True):
+            launch(_squares, (len(table),), table, sums, LOW=key[1] == torch.bfloat16, BLOCK=BLOCK)
         return torch.cat(squares).sum().sqrt()
 
     def step(self) -> None:
@@ -132,7 +138,7 @@ class Update:
             group = self.optimiser.param_groups[number]
             average = group["lr"] if teacher is None else teacher.momentum
             launch(
-                _update, (len(table.rows),), table.tensor, group["lr"], bad, average, float(group["weight_decay"]),
+                _update, (len(table),), table, group["lr"], bad, average, float(group["weight_decay"]),
                 float(group["momentum"]), LOW=dtype == torch.bfloat16, NESTEROV=group["nesterov"],
                 TEACHER=teacher is not None, BLOCK=BLOCK,
             )  # fmt: skip
@@ -140,9 +146,10 @@ class Update:
         self.forget()
 
     def settle(self) -> None:
-        """After a capture, in which nothing can be copied to the card: the tables' contents."""
-        for table, _ in self.current:
-            table.settle()
+        """Fill in the tables; after a capture, within which nothing can be copied to the card."""
+        for table, rows in self.unwritten:
+            table.copy_(torch.tensor(rows, dtype=torch.int64))
+        self.unwritten = []
 
 
 class _Watched:
@@ -159,38 +166,16 @@ class _Watched:
         # A weight without a gradient has no row in a table, and a row has room for one teacher.
         if all(s in self.owner.updated and s not in self.owner.followers for s, _ in pairs):
             self.owner.followers |= {s: (self.teacher, t) for s, t in pairs}
-            self.owner.tables.clear()
             self.known = True
 
 
-class _Table:
-    """Addresses on the card, a row for every BLOCK numbers; always the same rows in the same place."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, ...]] = []
-        self.tensor = torch.zeros(0)
-        self.waiting = False  # for the end of a capture
-
-    def write(self, tensors: list[tuple[Tensor, ...]]) -> None:
-        self.rows = [
-            (*(x.data_ptr() + x.element_size() * first for x in row), min(BLOCK, row[0].numel() - first))
-            for row in tensors
-            for first in range(0, row[0].numel(), BLOCK)
-        ]
-        capturing = tensors[0][0].is_cuda and torch.cuda.is_current_stream_capturing()
-        if len(self.tensor) != len(self.rows):
-            if capturing:
-                raise RuntimeError("a captured step has other gradients than the steps before it")
-            self.tensor = torch.zeros(len(self.rows), 5, dtype=torch.int64, device=tensors[0][0].device)
-        if self.waiting:
-            raise RuntimeError("only one step can be captured at a time")
-        self.waiting = capturing
-        if not capturing:
-            self.settle()
-
-    def settle(self) -> None:
-        self.waiting = False
-        self.tensor.copy_(torch.tensor(self.rows, dtype=torch.int64))
+def _rows(tensors: list[tuple[Tensor, ...]]) -> list[tuple[int, ...]]:
+    """A row for every BLOCK numbers: where each tensor's begin, and how many there are."""
+    return [
+        (*(x.data_ptr() + x.element_size() * first for x in row), min(BLOCK, row[0].numel() - first))
+        for row in tensors
+        for first in range(0, row[0].numel(), BLOCK)
+    ]
 
 
 def _alike(g: Tensor, p: Tensor) -> bool:
