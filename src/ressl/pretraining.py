@@ -45,6 +45,7 @@ def pretrain(
     precision: str = "auto",
     workers: int | None = None,
     rhythm: Rhythm = RHYTHM,
+    exact: bool = False,
     display: Display | None = None,
     **changes: Any,
 ) -> Run:
@@ -55,13 +56,13 @@ def pretrain(
         data: where a named set lies; without a recipe, the folder of pictures or the .npy/.npz file to learn from.
         out: the run folder; ``runs/<recipe>-<time>`` by default.
         resume: continue the run in ``out`` where its last checkpoint left it.
-        device, engine, precision, workers, rhythm: where and how it runs, see :class:`Settings`.
+        device, engine, precision, workers, rhythm, exact: where and how it runs, see :class:`Settings`.
         display: where progress goes; a bar or lines by default.
         changes: fields of the recipe or options of its method to change.
     """
     if data is not None and not isinstance(data, (str, os.PathLike)):
         raise ResslError(f"data wants a path, not {type(data).__name__}; save an array as .npy or .npz first")
-    settings = Settings(str(data) if data is not None else None, device, engine, precision, workers, rhythm)
+    settings = Settings(str(data) if data is not None else None, device, engine, precision, workers, rhythm, exact)
     with joined(device) as team:
         if display is None or not team.leads:
             with console.display(quiet=not team.leads) as shown:

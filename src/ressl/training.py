@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ressl.data.loaders import ResidentLoader
 from ressl.data.sources import pretrain_split
 from ressl.data.streaming import StreamingLoader, TooManyBroken, lost_worker
 from ressl.data.views import Views
-from ressl.engine.accelerate import accelerate, lay_out
+from ressl.engine.accelerate import ALL_IDEAS, accelerate, lay_out
 from ressl.engine.checkpoint import sweep
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
 from ressl.engine.monitor import Collapse
@@ -47,6 +47,7 @@ class Settings:
     precision: str = "auto"
     workers: int | None = None
     rhythm: Rhythm = RHYTHM
+    exact: bool = False  # on a GPU: kernels that another process would choose as well, not the fastest of a trial
 
 
 def train(
@@ -68,12 +69,13 @@ def train(
     if team.world > 1:
         share_batch_norm(method)
         step.call, step.average = parallel(method, place), averager(method, team.world)
-    accelerate(step, settings.engine, display.message)
     found = run.checkpoint() if team.leads and resume and run.checkpoints.paths() else None
     checkpoint = team.share_checkpoint(found)
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
     facts = checkpoint.facts if checkpoint else {}
+    exact = settings.exact or facts.get("exact") is True  # begun so, it goes on so
+    accelerate(step, settings.engine, display.message, replace(ALL_IDEAS, tried_convolutions=not exact))
     if resume and team.leads:
         for folder in (run.path, run.checkpoints.folder):  # a finished run will not save again, and sweep there
             sweep(folder)
@@ -83,7 +85,7 @@ def train(
         epochs=recipe.epochs,
         records=records,
         checkpoints=run.checkpoints,
-        facts={"recipe": plain(recipe), "pictures": loader.samples},
+        facts={"recipe": plain(recipe), "pictures": loader.samples, "exact": exact},
         display=display,
         collapse=_collapse(recipe, recipe.warmup_epochs * loader.steps_per_epoch),
         evaluate=evaluate,

@@ -154,25 +154,30 @@ def test_streamed_pictures_train_in_a_graph_as_they_do_eagerly(tmp_path):
 
 @pytest.mark.parametrize("method", ["byol", "adco", "swav", "supervised", "simclr"])
 def test_other_methods_train_in_a_graph_as_they_do_eagerly(method):
-    """Weights that no teacher follows, a group with its own learning rate, no teacher at all, and LARS."""
+    """Weights that no teacher follows, a group with its own learning rate, no teacher at all, and LARS.
+
+    In eight steps of so small a network bf16 itself moves losses and gradients by some percent; ours are held against
+    that, and the first step, from which nothing has grown yet, against a fixed bound.
+    """
     recipe = get_recipe("cifar10").replace(method=method, width=16, batch_size=64, epochs=2, warmup_epochs=0)
     few = {"hidden_dim": 64, "queue_size": 256}
     recipe = recipe.replace(**{key: value for key, value in few.items() if key in method_options(method)})
-    found = {}
-    for engine in ("eager", "graph"):
+
+    def trained(engine, precision):
         source = pictures(512, 32)
         source.labels = torch.arange(512) % 10
         loader = ResidentLoader(source, 64, torch.device("cuda"), 0)
         torch.manual_seed(0)
-        settings = Settings(device="cuda", precision="bf16")
+        settings = Settings(device="cuda", precision=precision)
         step = build_step(recipe, build_method(recipe), loader, settings, torch.device("cuda"))
         accelerate(step, engine, pytest.fail)
         step.begin_epoch(0)
         for _ in range(8):
             step.advance()
-        rows = step.drain()
-        found[engine] = torch.tensor([[row["loss"], row["grad_norm"]] for row in rows], dtype=torch.float64)
-    difference = (found["graph"] - found["eager"]).abs() / found["eager"].abs()
-    print(f"{method}: loss differs by {difference[:, 0].max():.1e}, gradient norm by {difference[:, 1].max():.1e}")
-    assert difference[:, 0].max() < 2e-2
-    assert difference[:, 1].max() < 0.05
+        return torch.tensor([[row["loss"], row["grad_norm"]] for row in step.drain()], dtype=torch.float64)
+
+    exact, plain, ours = (trained(*how) for how in (("eager", "fp32"), ("eager", "bf16"), ("graph", "bf16")))
+    differs = lambda one: (one - exact).abs() / exact.abs()
+    print(f"{method}: graph differs by {differs(ours).amax(0).tolist()}, eager by {differs(plain).amax(0).tolist()}")
+    assert (differs(ours).amax(0) < 2.0 * differs(plain).amax(0) + torch.tensor([0.01, 0.05])).all()
+    assert (differs(ours)[0] < torch.tensor([0.005, 0.08])).all()

@@ -1,8 +1,8 @@
 """The CUDA engine, stopped and killed: the same losses as an undisturbed run, and the same accuracy.
 
 Graphs replay the same kernels in the same order, and all randomness is a function of the step, so the losses can be
-equal to the bit as long as every kernel is deterministic. cuDNN may choose another kernel in another process and some
-backward kernels add in no fixed order; `exact` asks cuDNN for fixed ones and says what is left.
+equal to the bit as long as every kernel is the same one and deterministic. cuDNN may choose another kernel in another
+process; `--exact` asks it for the same ones.
 """
 
 from __future__ import annotations
@@ -18,21 +18,6 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = """
-import sys, torch
-torch.backends.cudnn.deterministic = {exact}
-if {exact}:
-    import ressl.engine.accelerate as a
-    plain = a.accelerate
-    def fixed(*args):
-        found = plain(*args)
-        torch.backends.cudnn.benchmark = False
-        return found
-    import ressl.training as t
-    t.accelerate = fixed
-from ressl.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 WORDS = [
     *("--engine", "graph", "--device", "cuda", "--log-steps", "1", "--checkpoint-steps", "37", "--knn-every", "0"),
     *("--batch-size", "128", "--width", "32", "--hidden-dim", "256", "--queue-size", "1024", "--epochs", "6"),
@@ -40,12 +25,10 @@ WORDS = [
 
 
 def start(out: Path, *more: str, exact: bool = False, recipe: str = "demo") -> subprocess.Popen[bytes]:
-    what = ["--resume"] if (out / "recipe.json").exists() else [recipe]
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(exact=exact), "pretrain", *what, "--out", str(out), *more],
-        stdout=subprocess.DEVNULL,
-        env=os.environ,
-    )
+    """A run, or its continuation, which is exact where the run was."""
+    what = ["--resume"] if (out / "recipe.json").exists() else [recipe, *(["--exact"] if exact else [])]
+    command = [sys.executable, "-m", "ressl", "pretrain", *what, "--out", str(out), *more]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ)
 
 
 def rows(out: Path) -> list[dict[str, float]]:
@@ -84,7 +67,12 @@ def test_a_resume_within_an_epoch_has_the_losses_of_the_undisturbed_run(exact: b
     difference = ((whole - parts).abs() / whole).max().item()
     equal = int((whole == parts).sum())
     print(f"exact={exact}: {equal} of 192 losses equal to the bit, largest relative difference {difference:.1e}")
-    assert difference < (1e-6 if exact else 2e-2)
+    if exact:
+        assert equal == 192
+    else:  # other kernels, other roundings: single losses move, and what is learned does not
+        last = slice(-32, None)
+        assert difference < 0.1
+        assert (whole[last].mean() - parts[last].mean()).abs() < 0.02 * whole[last].mean()
 
 
 def test_a_killed_run_has_the_losses_of_the_undisturbed_run(tmp_path: Path) -> None:
@@ -94,7 +82,7 @@ def test_a_killed_run_has_the_losses_of_the_undisturbed_run(tmp_path: Path) -> N
     difference = ((whole - parts).abs() / whole).max().item()
     print(f"5 kills: {int((whole == parts).sum())} of {len(whole)} losses equal, at most {difference:.1e} apart")
     assert len(whole) == len(parts)
-    assert difference < 1e-6
+    assert difference == 0
 
 
 @pytest.mark.skipif("CIFAR10" not in os.environ, reason="CIFAR10=<folder> says where the data is")

@@ -50,6 +50,11 @@ def add_options(parser: ArgumentParser) -> None:
         "--engine", default="auto", help="auto (graph on a GPU, eager elsewhere), eager, compile or graph"
     )
     parser.add_argument("--precision", default="auto", help="auto (bf16 on a GPU), fp32 or bf16")
+    parser.add_argument(
+        "--exact", action="store_true",
+        help="on a GPU: a stopped, killed or repeated run has the losses of an undisturbed one to the bit (slower: "
+        "cuDNN takes the convolutions it guesses instead of the fastest of a trial)",
+    )  # fmt: skip
     parser.add_argument("--workers", metavar="N", help="decoding processes when data streams from files")
     parser.add_argument("--log-steps", metavar="N", default="50", help="steps between two log points (default: 50)")
     parser.add_argument(
@@ -104,6 +109,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
                     precision=options.precision,
                     workers=workers,
                     rhythm=rhythm,
+                    exact=options.exact,
                     display=shown,
                     **changes,
                 )

@@ -78,6 +78,8 @@ def accelerate(
         gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
         torch.backends.cudnn.benchmark = ideas.tried_convolutions
+        # Tried, another process may choose others; guessed, they are the same everywhere, and so are their sums.
+        torch.backends.cudnn.deterministic = not ideas.tried_convolutions
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed
         step.memory_format = torch.channels_last
     if wanted == "compile":
