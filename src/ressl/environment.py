@@ -15,7 +15,7 @@ import torch
 def environment(device: torch.device) -> dict[str, Any]:
     """Facts that stand beside every measured number."""
     facts: dict[str, Any] = {
-        "ressl": _version("ressl"),
+        "ressl": _version("ressl") or "not installed",  # run from its source
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": _version("torchvision"),

@@ -46,6 +46,11 @@ def test_npz_with_labels_and_test_split(tmp_path: Path) -> None:
     assert train.labels.tolist() == [1, 0, 1, -1]
     assert test.labels.tolist() == [1, 0]
     assert np.array_equal(test.read(0), array[4])
+    np.savez(path, images=array[:2], labels=[7, 3], classes=["cat", "dog"])
+    named = open_source("array", "train", path)
+    assert [named.classes[label] for label in named.labels] == ["dog", "cat"]
+    np.savez(path, images=array[:2], labels=[7, 3], classes=["cat"])
+    fails("array", root=path, match="expected 2 names, one for each label")
     np.savez(path, images=array)
     assert open_source("array", root=path).labels is None
     assert splits("array", path) == {"train"}

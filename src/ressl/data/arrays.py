@@ -19,6 +19,7 @@ from ressl.errors import ResslError
 
 _IMAGES = {"train": ("images", "x", "x_train"), "test": ("x_test", "images_test")}
 _LABELS = {"train": ("labels", "y", "y_train"), "test": ("y_test", "labels_test")}
+_CLASSES = "classes"
 _SHAPES = "expected uint8 (or float in 0..1) of shape N x H x W x 3, N x 3 x H x W or N x H x W"
 
 
@@ -56,14 +57,26 @@ def open_array(path: Path, split: str, name: str = "array") -> ArraySource:
 
 
 def _labels(path: Path, split: str, sizes: dict[str, int]) -> tuple[Tensor | None, list[str]]:
-    """Labels may be any integers: their sorted values in the training part are the classes, in both splits."""
+    """Labels may be any integers: their sorted values in the training part are the classes, in both splits.
+
+    ``classes`` in the file names them, in that order.
+    """
     train_key, key = _first(_LABELS["train"], sizes), _first(_LABELS[split], sizes)
     if train_key is None or key is None:
         return None, []
     train = _integers(_member(path, train_key, sizes[train_key]), path)
     known = np.unique(train[train != UNLABELLED])
     values = train if key == train_key else _integers(_member(path, key, sizes[key]), path)
-    return _numbered(values, known, path), [str(value) for value in known]
+    names = [str(value) for value in known]
+    if _CLASSES in sizes:
+        given = _member(path, _CLASSES, sizes[_CLASSES])
+        if given.dtype.kind != "U" or given.shape != (len(known),):
+            raise ResslError(
+                f"'{_CLASSES}' in {shown(path)} is {given.dtype} of shape {given.shape}; "
+                f"expected {len(known)} names, one for each label."
+            )
+        names = [str(name) for name in given]
+    return _numbered(values, known, path), names
 
 
 def _unreadable(path: Path, error: Exception) -> ResslError:
