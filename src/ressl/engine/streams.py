@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 
 @contextmanager
@@ -34,3 +35,16 @@ def join(*sides: torch.cuda.Stream | None) -> None:
     for side in sides:
         if side is not None:
             torch.cuda.current_stream(side.device).wait_stream(side)
+
+
+class Later:
+    """A number of the device, on its way to the host while other work is given out; ``float`` waits for it alone."""
+
+    def __init__(self, number: Tensor) -> None:
+        self.number = number.to("cpu", non_blocking=True)
+        self.there = torch.cuda.current_stream(number.device).record_event() if number.is_cuda else None
+
+    def __float__(self) -> float:
+        if self.there is not None:
+            self.there.synchronize()
+        return float(self.number)

@@ -57,6 +57,6 @@ class Classifier:
         self.step.add_(1 if valid is None else valid.to(torch.int64))
 
     @torch.no_grad()
-    def accuracy(self, x: Tensor, y: Tensor) -> float:
-        """Top-1 in percent."""
-        return 100.0 * (self.logits(x).argmax(1) == y).float().mean().item()
+    def accuracy(self, x: Tensor, y: Tensor) -> Tensor:
+        """Top-1 in percent, on the device."""
+        return 100.0 * (self.logits(x).argmax(1) == y).double().mean()

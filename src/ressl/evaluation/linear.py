@@ -6,6 +6,7 @@ The last epoch is the result; the best test epoch stands beside it because the a
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from ressl import rng
 from ressl.data.views import View, Views
 from ressl.engine.folding import fold
 from ressl.engine.schedules import step_decay, warmup_cosine
+from ressl.engine.streams import Later
 from ressl.errors import ResslError
 from ressl.evaluation.blocks import Blocks
 from ressl.evaluation.classifier import Classifier
@@ -124,7 +126,15 @@ def linear_evaluation(
     folded = fold(backbone, precision) if augment and device.type == "cuda" and backbone is not None else None
     blocks = None if folded is None else Blocks(folded, views, fit.x, fit.labels, classifier, B, seed)
     curve: list[float] = []
-    start_seconds = 0.0
+    start_seconds, scored = 0.0, deque[Later]()
+
+    def look_back() -> None:
+        nonlocal start_seconds
+        curve.append(float(scored.popleft()))
+        start_seconds = start_seconds or time.monotonic() - start
+        if progress is not None:
+            progress(len(curve), protocol.epochs, curve[-1])
+
     for epoch in range(protocol.epochs):
         if blocks is not None:
             blocks.train_epoch()
@@ -140,10 +150,10 @@ def linear_evaluation(
                     features = _augmented(backbone, views, fit.x, index, epoch, rows, precision)
                 for x, y in zip(features.split(B), fit.labels[index].split(B), strict=True):
                     classifier.learn(x, y)
-        curve.append(classifier.accuracy((test_features - shift) * scale, held.labels))
-        start_seconds = start_seconds or time.monotonic() - start
-        if progress is not None:
-            progress(epoch + 1, protocol.epochs, curve[-1])
+        scored.append(Later(classifier.accuracy((test_features - shift) * scale, held.labels)))
+        if epoch:  # the epoch before: meanwhile the device goes on with this one
+            look_back()
+    look_back()
     best = max(range(len(curve)), key=curve.__getitem__)
     return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start, start_seconds)
 
