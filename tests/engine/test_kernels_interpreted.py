@@ -14,7 +14,7 @@ triton = pytest.importorskip("triton")
 
 CASES = """
 import copy, sys, torch
-from ressl.engine import kernels
+from ressl.engine import kernels, whole
 from ressl.engine.fusion import fuse
 from ressl.engine.kernels import norm_act, norm_act_twice
 from ressl.nn import GroupedBatchNorm2d, build_backbone
@@ -22,8 +22,9 @@ from ressl.nn import GroupedBatchNorm2d, build_backbone
 torch.set_num_threads(1)
 last = {"memory_format": torch.channels_last}
 cases = [(8, 16, 4, 2, True, True), (8, 24, 3, 4, False, True), (6, 8, 5, 1, True, False), (6, 40, 7, 3, True, True)]
-for number, (N, C, side, groups, residual, relu) in enumerate(cases * 2):
-    kernels.LARGE = 0 if number < len(cases) else 1 << 23  # both ways to reduce
+for number, (N, C, side, groups, residual, relu) in enumerate(cases * 3):
+    way = number // len(cases)  # all three ways to reduce: many programs, with rows loaded ahead or without, and one
+    kernels.LARGE, whole.ROWS = [(0, 0), (1 << 23, 0), (0, 4096)][way]
     torch.manual_seed(0)
     norm = GroupedBatchNorm2d(C, groups)
     torch.nn.init.normal_(norm.weight)
@@ -53,7 +54,7 @@ for made in (norm_act(GroupedBatchNorm2d(8, 2), sick), norm_pool_twice(GroupedBa
     assert made.isnan().any(dim=(0, 2, 3)).tolist() == [channel == 2 for channel in range(8)]
 
 # Two users of one result: the gradients meet inside the kernel.
-for residual in (True, False):
+for residual, whole.ROWS in ((True, 0), (False, 0), (True, 4096), (False, 4096)):
     norm, plain = GroupedBatchNorm2d(8, 2), GroupedBatchNorm2d(8, 2)
     x, r, w, v = (torch.randn(6, 8, 4, 4).to(**last) for _ in range(4))
     a, ar, b, br = (t.clone().requires_grad_() for t in (x, r, x, r))
@@ -69,7 +70,7 @@ for residual in (True, False):
 pool = torch.nn.MaxPool2d(3, 2, 1)
 assert can_pool(pool) and not can_pool(torch.nn.MaxPool2d(2, 2)) and not can_pool(torch.nn.Identity())
 for number, (N, C, side, groups, two) in enumerate([(4, 8, 6, 2, True), (6, 24, 7, 3, False), (4, 70, 9, 1, True)] * 2):
-    kernels.LARGE = 0 if number < 3 else 1 << 23
+    kernels.LARGE = 0 if number < 3 else 1 << 23  # the pool's statistics know no third
     torch.manual_seed(number)
     norm = GroupedBatchNorm2d(C, groups)
     torch.nn.init.normal_(norm.weight)
@@ -167,18 +168,14 @@ def test_the_fused_norm_and_a_fused_network_equal_the_plain_ones():
 
 def test_a_sketch_tells_which_kernels_a_step_launches() -> None:
     backbone = build_backbone("resnet18", "small", width=8, bn_groups=2)
-    found = launches(backbone, (8, 3, 32, 32), torch.bfloat16)
-    names = {launch.kernel.__name__ for launch in found}
-    assert names == {
-        "_moments",
-        "_statistics",
-        "_apply",
-        "_backward_moments",
-        "_backward_statistics",
-        "_backward_apply",
-    }
-    sides = {launch.constants["R"] for launch in found if launch.kernel.__name__ == "_moments"}
-    assert sides == {32 * 32, 16 * 16, 8 * 8, 4 * 4}
+    small = {"_whole", "_whole_backward"}
+    large = {"_moments", "_apply", "_backward_moments", "_backward_apply"}
+    for batch, names in ((8, small), (16, small | large)):
+        found = launches(backbone, (batch, 3, 32, 32), torch.bfloat16)
+        assert {launch.kernel.__name__ for launch in found} == names
+    sides = {launch.constants["R"]: launch.kernel.__name__ for launch in found if "R" in launch.constants}
+    assert {side for side, name in sides.items() if "moments" in name} == {32 * 32}
+    assert {side for side, name in sides.items() if "whole" in name} == {16 * 16, 8 * 8, 4 * 4}
     assert all(not arg.is_meta for arg in backbone.state_dict().values())  # the network itself is as it was
     both = launches(backbone, (8, 3, 32, 32), torch.bfloat16, calls=(1, 2))  # alone, and two views at once
-    assert {launch.constants["G"] for launch in both if launch.kernel.__name__ == "_moments"} == {2, 4}
+    assert {launch.constants["G"] for launch in both if launch.kernel.__name__ == "_whole"} == {2, 4}
