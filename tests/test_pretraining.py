@@ -160,7 +160,7 @@ def test_one_picture_of_another_size_among_many_is_no_obstacle(
     Image.open(paths[odd]).resize((20, 24)).save(paths[odd])
     recipe = tiny(data="folder", epochs=1, batch_size=128, queue_size=128)
     run = pretrain(recipe, data=folder, out=tmp_path / "run", device="cpu", workers=0, display=shown)
-    assert "streaming: pictures differ in size" in shown.said
+    assert "resident: 300 pictures of up to 24 x 20 are 59 kB on cpu" in shown.said
     assert len(run.curve("knn")) == 1
 
 
@@ -193,7 +193,7 @@ def test_labels_that_are_all_missing_are_no_labels(tmp_path: Path, tiny: Tiny, m
 
 
 def test_broken_files_of_a_streamed_run_are_counted(
-    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any
+    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any, streamed: None
 ) -> None:
     display = memory()
     photos = make_folder(n=48, mixed=True, classes=False, broken=(3,))
