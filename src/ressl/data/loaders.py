@@ -82,7 +82,7 @@ class ResidentLoader(Loader):
         world: int = 1,
     ) -> None:
         super().__init__(source, batch_size, device, seed, rank, world)
-        self.images = source.images.to(self.device).contiguous()  # N x 3 x H x W
+        self.images = source.images.to(self.device).contiguous()  # N x 3 x H x W, or all end to end
         self.labels = None if source.labels is None else source.labels.to(self.device)
 
     def batch(self, epoch: int, step: int) -> Batch:
@@ -147,7 +147,7 @@ def make_loader(
     world: int = 1,
     progress: Progress | None = None,
 ) -> Opened:
-    """The loader that suits the source: resident if everything fits, else streaming."""
+    """The loader that suits the source: resident if everything fits, whatever the sizes, else streaming."""
     resident, why = choose_residency(source, views, device)
     if resident and source.size is not None:
         try:

@@ -23,7 +23,7 @@ from ressl.data.memory import shown_bytes
 from ressl.data.reading import Progress, in_order, readers, unreadable
 from ressl.errors import ResslError
 
-_SIDE = 256
+_SIDE = 256  # pixels that are held and moved whole, however small the view
 _CHUNK = 256  # pictures between two looks at how large they are
 
 
@@ -122,7 +122,7 @@ def pack_ragged(
     if not index:
         raise unreadable(source, broken)
     images, at = torch.empty(sum(len(part) for part in parts), dtype=torch.uint8), 0
-    for _ in range(len(parts)):  # each is given up as it is copied: never twice the memory
+    while parts:  # each is given up as it is copied: never twice the memory
         part = parts.pop(0)
         images[at : at + len(part)] = part
         at += len(part)
