@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from ressl.data import loaders
 from ressl.data.voc import VOC_CLASSES
 from ressl.engine.checkpoint import Checkpoint
 from ressl.engine.loop import Rhythm
@@ -138,6 +139,12 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
+
+
+@pytest.fixture
+def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room on any device: all pictures stream."""
+    monkeypatch.setattr(loaders, "room", lambda device: 0)
 
 
 @pytest.fixture

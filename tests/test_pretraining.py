@@ -95,30 +95,46 @@ def test_a_folder_chooses_its_recipe_and_says_why(
     assert run.recipe.std == pytest.approx(pictures.std((0, 1, 2)), abs=1e-3)
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(("mixed", "streams"), [(False, False), (True, False), (True, True)])
 def test_broken_files_are_skipped_counted_and_listed(
-    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any, mixed: bool
+    tmp_path: Path,
+    tiny: Tiny,
+    make_folder: Callable[..., Path],
+    memory: Any,
+    request: pytest.FixtureRequest,
+    mixed: bool,
+    streams: bool,
 ) -> None:
+    if streams:
+        request.getfixturevalue("streamed")
     folder, shown = make_folder(60, mixed=mixed, broken=(3, 30)), memory()
     run = pretrain(tiny(data="folder"), data=folder, out=tmp_path / "run", device="cpu", workers=0, display=shown)
     listed = (run.path / "broken.txt").read_text().splitlines()
     assert sorted(Path(line.split("\t")[0]).name for line in listed) == ["003.png", "030.png"]
     assert all(line.split("\t")[1] for line in listed)
-    if not mixed:
+    if not streams:
         assert "2 broken files skipped, listed in broken.txt" in shown.said
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(("mixed", "streams"), [(False, False), (True, False), (True, True)])
 def test_too_many_broken_files_stop_the_run_with_the_list(
-    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any, mixed: bool
+    tmp_path: Path,
+    tiny: Tiny,
+    make_folder: Callable[..., Path],
+    memory: Any,
+    request: pytest.FixtureRequest,
+    mixed: bool,
+    streams: bool,
 ) -> None:
+    if streams:
+        request.getfixturevalue("streamed")
     broken = tuple(range(0, 60, 7))  # 9 of 60
     folder = make_folder(60, mixed=mixed, broken=broken)
     with pytest.raises(ResslError, match=r"pictures are broken") as caught:
         pretrain(tiny(data="folder"), data=folder, out=tmp_path / "run", device="cpu", workers=0, display=memory())
     assert "\n" not in str(caught.value)
     listed = tmp_path / "run" / "broken.txt"
-    if not mixed:
+    if not streams:
         assert str(listed) in str(caught.value)
         assert len(listed.read_text().splitlines()) == 9
     assert "000.png" in listed.read_text()
@@ -160,7 +176,7 @@ def test_one_picture_of_another_size_among_many_is_no_obstacle(
     Image.open(paths[odd]).resize((20, 24)).save(paths[odd])
     recipe = tiny(data="folder", epochs=1, batch_size=128, queue_size=128)
     run = pretrain(recipe, data=folder, out=tmp_path / "run", device="cpu", workers=0, display=shown)
-    assert "streaming: pictures differ in size" in shown.said
+    assert "resident: 300 pictures of up to 24 x 20 are 59 kB on cpu" in shown.said
     assert len(run.curve("knn")) == 1
 
 
@@ -193,7 +209,7 @@ def test_labels_that_are_all_missing_are_no_labels(tmp_path: Path, tiny: Tiny, m
 
 
 def test_broken_files_of_a_streamed_run_are_counted(
-    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any
+    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any, streamed: None
 ) -> None:
     display = memory()
     photos = make_folder(n=48, mixed=True, classes=False, broken=(3,))

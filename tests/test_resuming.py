@@ -99,19 +99,34 @@ def test_a_run_cut_off_between_log_points_equals_an_undisturbed_one(
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_streamed_run_resumes_to_the_bit(
-    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any, workers: int
+    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any, streamed: None, workers: int
 ) -> None:
     folder = make_folder(48, mixed=True, broken=(7,))
     recipe, kind = tiny(data="folder", epochs=3), {"data": folder, "device": "cpu"}  # 3 steps an epoch
     rhythm = Rhythm(log_steps=1, checkpoint_minutes=1e9)
     shown = memory()
     whole = pretrain(recipe, out=tmp_path / "a", display=shown, workers=0, rhythm=rhythm, **kind)
-    assert "streaming: pictures differ in size" in shown.said
+    assert "streaming: 48 pictures of up to 20 x 18" in shown.said
     with pytest.raises(Interrupted):
         pretrain(recipe, out=tmp_path / "b", display=memory(5, stop), workers=workers, rhythm=rhythm, **kind)
     parts = pretrain(out=tmp_path / "b", resume=True, display=memory(), workers=workers, device="cpu", rhythm=rhythm)
     assert_twins(whole, parts)
     assert "007.png" in (parts.path / "broken.txt").read_text()
+
+
+def test_a_run_on_pictures_of_different_sizes_resumes_to_the_bit(
+    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any
+) -> None:
+    recipe, kind = tiny(data="folder", epochs=3), {"data": make_folder(52, mixed=True, broken=(7,)), "device": "cpu"}
+    rhythm, shown = Rhythm(log_steps=1, checkpoint_minutes=1e9), memory()
+    whole = pretrain(recipe, out=tmp_path / "a", display=shown, rhythm=rhythm, **kind)
+    assert "resident: 51 pictures of up to 20 x 18 are 47 kB on cpu; 1 broken files skipped" in shown.said
+    with pytest.raises(Interrupted):  # 3 steps an epoch
+        pretrain(recipe, out=tmp_path / "b", display=memory(5, stop), rhythm=rhythm, **kind)
+    parts = pretrain(out=tmp_path / "b", resume=True, display=memory(), device="cpu", rhythm=rhythm)
+    assert_twins(whole, parts)
+    assert "007.png" in (parts.path / "broken.txt").read_text()
+    assert len(parts.curve("knn")) == 3
 
 
 def test_other_log_points_change_nothing_but_the_log(tmp_path: Path, tiny: Tiny, array_file: Path, memory: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ressl.data.base import ArraySource, Source
-from ressl.data.loaders import ResidentLoader
+from ressl.data.loaders import RaggedLoader, ResidentLoader
 from ressl.data.sources import pretrain_split
 from ressl.data.streaming import StreamingLoader, TooManyBroken, lost_worker
 from ressl.data.views import Views
@@ -217,10 +217,11 @@ def knn_while_training(
     team: Team = ALONE,
 ) -> Callable[[], dict[str, float]] | None:
     """kNN accuracy as a function of no arguments, or None where there are no labels."""
-    here = None  # the training pictures, where they are on the device already
-    if isinstance(loader, ResidentLoader) and pretrain_split(recipe.data) == "train" and kept_as_is(source, recipe):
-        here = ArraySource(source.name, loader.images, loader.labels, source.classes)
-    limit = KNN_LIMIT if isinstance(loader, ResidentLoader) else KNN_LIMIT_STREAMED
+    here, limit = None, KNN_LIMIT_STREAMED  # here: the training pictures, where they are on the device already
+    if not isinstance(loader, StreamingLoader | RaggedLoader):
+        limit = KNN_LIMIT
+        if pretrain_split(recipe.data) == "train" and kept_as_is(source, recipe):
+            here = ArraySource(source.name, loader.images, loader.labels, source.classes)
     data = evaluation_data(recipe, settings.data, limit, here)
     if data is None:
         display.message("no labels, so no kNN while training")

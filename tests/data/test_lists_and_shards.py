@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from ressl.data.loaders import StreamingLoader, choose_residency
+from ressl.data.loaders import RaggedLoader, StreamingLoader, make_loader
 from ressl.data.shards import ShardSource
 from ressl.data.sources import Source, guess_data, open_source, splits
 from ressl.data.views import View
@@ -141,7 +141,9 @@ def test_shards_stream_and_resume_as_their_files_do(make_folder: Callable[..., P
         assert a.crops is not None
         assert b.crops is not None
         assert all(torch.equal(x, y) for x, y in zip(a.crops, b.crops, strict=True))
-    assert choose_residency(found, "cpu", 8)[0] is False
+    held = [make_loader(s, views, 4, "cpu", seed=1).loader for s in (source, found)]
+    assert all(isinstance(loader, RaggedLoader) for loader in held)
+    assert torch.equal(held[0].images, held[1].images)
     assert isinstance(found, ShardSource)
     some = found.take(torch.tensor([5, 2]))
     assert np.array_equal(some.read(1), source.read(2))

@@ -21,11 +21,9 @@ from ressl.data.base import ArraySource, FileSource
 from ressl.data.loaders import (
     Batch,
     ResidentLoader,
-    SizesDiffer,
     StreamingLoader,
     choose_residency,
     make_loader,
-    pack,
 )
 from ressl.data.views import View
 from ressl.errors import ResslError
@@ -217,32 +215,23 @@ def test_streaming_from_an_array_and_large_jpegs(tmp_path: Path) -> None:
 
 def test_choice_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big = ArraySource("c", torch.zeros(1, 3, 32, 32, dtype=torch.uint8).expand(50_000, -1, -1, -1))
-    assert choose_residency(big, "cpu", 32) == (True, "resident: 50,000 pictures of 32 x 32 are 154 MB on cpu")
+    assert choose_residency(big, [View(size=32)], "cpu") == (
+        True,
+        "resident: 50,000 pictures of 32 x 32 are 154 MB on cpu",
+    )
     monkeypatch.setattr(loaders, "room", lambda device: 10**8)
-    assert choose_residency(big, "cpu", 32) == (
+    assert choose_residency(big, [View(size=32)], "cpu") == (
         False,
         "streaming: 50,000 pictures of 32 x 32 are 154 MB, more than the 100 MB set aside on cpu",
     )
-    resident, why = choose_residency(files(tmp_path, 8), "cpu", 32)
-    assert not resident
-    assert why == "streaming: pictures differ in size (e.g. 24 x 30, 25 x 29)"
-    assert choose_residency(files(tmp_path, 8, size=(32, 32)), "cpu", 32)[0]
-    resident, why = choose_residency(files(tmp_path, 2, size=(300, 20)), "cpu", 32)
+    assert choose_residency(files(tmp_path, 8, size=(32, 32)), [View(size=32)], "cpu")[0]
+    resident, why = choose_residency(files(tmp_path, 2, size=(300, 20)), [View(size=32)], "cpu")
     assert not resident
     assert "much larger than views of 32" in why
-    assert choose_residency(files(tmp_path, 2, size=(300, 20)), "cpu", 224)[0]
+    assert choose_residency(files(tmp_path, 2, size=(300, 20)), [View(size=224)], "cpu")[0]
 
 
-def test_a_late_mismatch_falls_back_to_streaming(tmp_path: Path) -> None:
-    source = files(tmp_path, 300, size=(8, 8))
-    odd = next(i for i in range(300) if i not in set(np.linspace(0, 299, 256, dtype=np.int64).tolist()))
-    Image.fromarray(smooth(0, 9, 9)).save(source.paths[odd])
-    assert source.size == (8, 8)  # the sample did not see it
-    with pytest.raises(SizesDiffer, match="9 x 9"):
-        pack(source)
-    opened = make_loader(source, VIEWS, 10, "cpu", seed=0)
-    assert isinstance(opened.loader, StreamingLoader)
-    assert opened.why.startswith("streaming: pictures differ in size (e.g. 8 x 8, and 9 x 9 in ")
+def test_broken_files_are_left_out_of_what_is_held(tmp_path: Path) -> None:
     opened = make_loader(files(tmp_path, 20, broken=(3,), size=(8, 8)), VIEWS, 10, "cpu", seed=0)
     assert isinstance(opened.loader, ResidentLoader)
     assert opened.why == "resident: 20 pictures of 8 x 8 are 4 kB on cpu"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 
 from ressl.bench.steps import pictures
-from ressl.data.loaders import ResidentLoader
+from ressl.data.loaders import RaggedLoader, ResidentLoader
+from ressl.data.ragged import RaggedSource
 from ressl.engine.lookahead import look_ahead
 from ressl.engine.step import TrainStep
 from ressl.recipes import Recipe
@@ -17,8 +19,13 @@ from ressl.training import Settings, build_step
 CPU = torch.device("cpu")
 
 
-def make(recipe: Recipe, ahead: bool, catch_up: bool = True) -> TrainStep:
-    loader = ResidentLoader(pictures(3 * recipe.batch_size, recipe.image_size), recipe.batch_size, CPU, recipe.seed)
+def make(recipe: Recipe, ahead: bool, catch_up: bool = True, ragged: bool = False) -> TrainStep:
+    source = pictures(3 * recipe.batch_size, recipe.image_size)
+    loader = ResidentLoader(source, recipe.batch_size, CPU, recipe.seed)
+    if ragged:  # the same bytes, taken for pictures that are wider than high
+        sizes = torch.tensor([[recipe.image_size // 2, 2 * recipe.image_size]]).expand(len(source), -1)
+        several = RaggedSource("r", source.images.flatten(), sizes)
+        loader = RaggedLoader(several, recipe.views, recipe.batch_size, CPU, recipe.seed)
     step = build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="fp32"), CPU)
     if ahead:
         look_ahead(step, compiled=lambda function: function)
@@ -45,8 +52,9 @@ def train(step: TrainStep) -> list[dict[str, float]]:
     return rows
 
 
-def test_views_made_ahead_are_the_same_views(tiny: Callable[..., Recipe]) -> None:
-    plain, ahead = make(tiny(), False), make(tiny(), True)
+@pytest.mark.parametrize("ragged", [False, True])
+def test_views_made_ahead_are_the_same_views(tiny: Callable[..., Recipe], ragged: bool) -> None:
+    plain, ahead = make(tiny(), False, ragged=ragged), make(tiny(), True, ragged=ragged)
     assert train(plain) == train(ahead)
     for a, b in zip(plain.method.state_dict().values(), ahead.method.state_dict().values(), strict=True):
         assert torch.equal(a, b)

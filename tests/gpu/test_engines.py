@@ -7,6 +7,7 @@ import torch
 
 import ressl
 from ressl.bench.steps import pictures
+from ressl.data import loaders
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.accelerate import accelerate
 from ressl.engine.loop import Rhythm
@@ -130,7 +131,8 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, monkeypatch
     assert ((losses(run) - eager).abs() / eager)[:100].max() < tolerance(100)
 
 
-def test_streamed_pictures_train_in_a_graph_as_they_do_eagerly(tmp_path):
+@pytest.mark.parametrize("kind", ["streaming", "resident"])
+def test_pictures_of_different_sizes_train_in_a_graph_as_they_do_eagerly(kind, tmp_path, monkeypatch):
     from PIL import Image
 
     generator = torch.Generator().manual_seed(0)
@@ -139,12 +141,14 @@ def test_streamed_pictures_train_in_a_graph_as_they_do_eagerly(tmp_path):
         pixels = torch.randint(0, 256, (side, 48, 3), dtype=torch.uint8, generator=generator).numpy()
         (tmp_path / "data" / str(i % 2)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / "data" / str(i % 2) / f"{i}.png")
+    if kind == "streaming":
+        monkeypatch.setattr(loaders, "room", lambda device: 0)
     found = {}
     for engine in ("eager", "graph"):
         display = Stop()
         run = ressl.pretrain(data=tmp_path / "data", out=tmp_path / engine, engine=engine, device="cuda", workers=2,
                              display=display, rhythm=Rhythm(log_steps=1), **RECIPE | {"epochs": 10})  # fmt: skip
-        assert any("streaming" in text for text in display.said)
+        assert any(text.startswith(f"{kind}: 256 pictures of up to 46 x 48") for text in display.said)
         assert run.facts["engine"] == engine
         found[engine] = losses(run)
     difference = (found["graph"] - found["eager"]).abs() / found["eager"]

@@ -65,6 +65,6 @@ def data(tmp_path: Path, make_voc: Callable[[Path], Path]) -> Path:
         for i, picture in enumerate(pictures(n, 40, n)):
             folder = root / "imagenet" / part / ("n01440764", "n01443537")[i % 2]
             folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture[: 30 + i % 10]).save(folder / f"{folder.name}_{i}.JPEG")  # sizes differ: streamed
+            Image.fromarray(picture[: 30 + i % 10]).save(folder / f"{folder.name}_{i}.JPEG")  # sizes differ
     make_voc(root / "voc07")
     return root

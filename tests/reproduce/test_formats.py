@@ -40,7 +40,7 @@ def test_stl10_learns_from_unlabelled_pictures_too(tmp_path, words, shrunk, monk
 
 
 @pytest.mark.parametrize("only", ["ReSSL, 5 crops", "MoCo v2 | ResNet-18"])
-def test_imagenet_trains_from_jpeg_files(tmp_path, words, shrunk, monkeypatch, capsys, only: str) -> None:
+def test_imagenet_trains_from_jpeg_files(tmp_path, words, shrunk, monkeypatch, capsys, streamed, only: str) -> None:
     monkeypatch.setitem(TABLES, "imagenet", shrunk(TABLES["imagenet"]))
     assert cli.main(["reproduce", "imagenet", "--only", only, *words]) == 0
     (record,) = records(tmp_path / "led")
@@ -48,7 +48,7 @@ def test_imagenet_trains_from_jpeg_files(tmp_path, words, shrunk, monkeypatch, c
     assert record["steps"] == 2
     assert record["evaluations"]["linear"]["test_pictures"] == 12
     shown = capsys.readouterr().out
-    assert "streaming: pictures differ in size" in shown
+    assert "streaming: 32 pictures of up to 39 x 40" in shown
     assert "**STL-10 and VOC07 have not been measured" in page(Ledger(tmp_path / "led"))
 
 

@@ -142,17 +142,16 @@ class FileSource(Source):
         return FileSource(self.name, [self.paths[i] for i in index.tolist()], labels, self.classes)
 
     def sample_sizes(self, at_most: int = 256) -> list[tuple[int, int]]:
-        """The distinct sizes among evenly spaced files, in order of appearance; broken files are passed over."""
+        """(height, width) of evenly spaced files, in order; broken files are passed over."""
         if self._sizes is None:
-            found: dict[tuple[int, int], None] = {}
+            self._sizes = []
             for index in np.linspace(0, len(self) - 1, min(at_most, len(self)), dtype=np.int64):
                 with contextlib.suppress(BrokenImage), self.open(int(index)) as picture:
-                    found[picture.height, picture.width] = None
-            self._sizes = list(found)
+                    self._sizes.append((picture.height, picture.width))
         return self._sizes
 
     @property
     def size(self) -> tuple[int, int] | None:
         """Decided by looking at a sample of the headers, so a later file may still differ."""
-        sizes = self.sample_sizes()
-        return sizes[0] if len(sizes) == 1 else None
+        sizes = set(self.sample_sizes())
+        return sizes.pop() if len(sizes) == 1 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,17 @@ class Batch(NamedTuple):
     images: Tensor | None  # B x 3 x H x W uint8
     crops: list[Tensor] | None  # per view B x 3 x size x size uint8, not yet flipped
     labels: Tensor | None  # B int64
+
+
+class CropView(Protocol):
+    """What loaders need of a view; ressl.data.views.View has it."""
+
+    COLUMNS: ClassVar[int]
+
+    @property
+    def size(self) -> int: ...
+    def boxes(self, u: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor: ...
+    def window(self, height: Tensor, width: Tensor) -> tuple[int, int]: ...
 
 
 class Loader:

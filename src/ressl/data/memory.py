@@ -27,3 +27,10 @@ def room(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * _DEVICE_SHARE)
     return int(ram() * _RAM_SHARE)
+
+
+def shown_bytes(size: int) -> str:
+    """For people: '154 MB'."""
+    return (
+        f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:,.0f} kB"
+    )

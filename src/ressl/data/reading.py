@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +48,30 @@ def check_broken(broken: Sized, total: int, where: str | Path) -> None:
         )
 
 
+def readers() -> ThreadPoolExecutor:
+    """The threads that pictures are read by."""
+    return ThreadPoolExecutor(_THREADS)
+
+
+def in_order(
+    pool: ThreadPoolExecutor, one: Callable[[int], NDArray[np.uint8]], start: int, end: int
+) -> Iterator[tuple[int, NDArray[np.uint8] | BrokenImage]]:
+    """Number and pixels of each picture from ``start`` to ``end``, as ``one`` reads it; in order, whoever is first."""
+
+    def attempt(index: int) -> NDArray[np.uint8] | BrokenImage:
+        try:
+            return one(index)
+        except BrokenImage as error:
+            return error
+
+    def some(first: int) -> list[NDArray[np.uint8] | BrokenImage]:
+        return [attempt(i) for i in range(first, min(first + _TASK, end))]
+
+    firsts = range(start, end, _TASK)
+    for first, task in zip(firsts, pool.map(some, firsts), strict=True):
+        yield from enumerate(task, first)
+
+
 def read_chunks(
     source: Source, size: int | None = None, short_side: int | None = None, chunk: int = 1024
 ) -> Iterator[Chunk]:
@@ -58,42 +82,33 @@ def read_chunks(
     """
     expected = None if size is None else (size, size)
 
-    def one(index: int) -> NDArray[np.uint8] | BrokenImage:
-        try:
-            if size is None:
-                return source.read(index)
-            with source.open(index) as picture:
-                if (picture.height, picture.width) == expected:
-                    return np.asarray(picture.load())
-                return centre(picture, size, short_side or size)
-        except BrokenImage as error:
-            return error
+    def one(index: int) -> NDArray[np.uint8]:
+        if size is None:
+            return source.read(index)
+        with source.open(index) as picture:
+            if (picture.height, picture.width) == expected:
+                return np.asarray(picture.load())
+            return centre(picture, size, short_side or size)
 
-    def some(first: int, end: int) -> list[NDArray[np.uint8] | BrokenImage]:
-        return [one(i) for i in range(first, min(first + _TASK, end))]
-
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with readers() as pool:
         for start in range(0, len(source), chunk):
             end = min(start + chunk, len(source))
             if isinstance(source, ArraySource) and expected in (None, source.size):
                 yield Chunk(torch.arange(start, end), source.images[start:end], [])
                 continue
             index, pixels, broken = [], [], []
-            for offset, task in enumerate(
-                pool.map(some, range(start, end, _TASK), [end] * len(range(start, end, _TASK)))
-            ):
-                for i, found in enumerate(task, start + offset * _TASK):
-                    if isinstance(found, BrokenImage):
-                        broken.append(found)
-                        continue
-                    expected = expected or (found.shape[0], found.shape[1])
-                    if found.shape[:2] != expected:
-                        raise SizesDiffer(
-                            f"pictures differ in size (e.g. {_by(expected)}, and {_by(found.shape)} in "
-                            f"{shown(source.identify(i))})."
-                        )
-                    index.append(i)
-                    pixels.append(found)
+            for i, found in in_order(pool, one, start, end):
+                if isinstance(found, BrokenImage):
+                    broken.append(found)
+                    continue
+                expected = expected or (found.shape[0], found.shape[1])
+                if found.shape[:2] != expected:
+                    raise SizesDiffer(
+                        f"pictures differ in size (e.g. {_by(expected)}, and {_by(found.shape)} in "
+                        f"{shown(source.identify(i))})."
+                    )
+                index.append(i)
+                pixels.append(found)
             height, width = expected or (0, 0)
             images = torch.from_numpy(np.stack(pixels) if pixels else np.empty((0, height, width, 3), np.uint8))
             yield Chunk(torch.tensor(index, dtype=torch.int64), images.permute(0, 3, 1, 2), broken)
@@ -125,9 +140,14 @@ def _gather(
         if progress is not None:
             progress(kept + len(broken), len(source))
     if not kept:
-        first = f" (the first: {broken[0]})" if broken else ""
-        raise ResslError(f"none of the {len(source):,} pictures of {source.name} can be read{first}.")
+        raise unreadable(source, broken)
     return images[:kept], torch.cat(parts), broken
+
+
+def unreadable(source: Source, broken: Sequence[BrokenImage]) -> ResslError:
+    """The sentence for a source of which no picture can be read."""
+    first = f" (the first: {broken[0]})" if broken else ""
+    return ResslError(f"none of the {len(source):,} pictures of {source.name} can be read{first}.")
 
 
 def pack(source: Source, progress: Progress | None = None) -> tuple[ArraySource, list[BrokenImage]]:

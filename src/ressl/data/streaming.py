@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ressl import rng
 from ressl.data.base import Source
-from ressl.data.batches import Batch, Loader
+from ressl.data.batches import Batch, CropView, Loader
 from ressl.data.cutting import cut
 from ressl.data.decode import BrokenImage, shown
 from ressl.data.reading import BROKEN_LIMIT
@@ -23,16 +23,6 @@ from ressl.errors import ResslError
 # The share of broken files is judged once this many were seen (or all, where there are fewer): among a handful, one
 # more or less would decide.
 _JUDGED_AFTER = 1000
-
-
-class CropView(Protocol):
-    """What is needed of a view here; ressl.data.views.View has it."""
-
-    COLUMNS: ClassVar[int]
-
-    @property
-    def size(self) -> int: ...
-    def boxes(self, u: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor: ...
 
 
 class TooManyBroken(ResslError):

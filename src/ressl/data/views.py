@@ -95,6 +95,12 @@ class View:
             return augment.full_boxes(len(u), height, width, u.device)
         return augment.crop_boxes(u[:, _CROP], height, width, self.crop, self.ratio)
 
+    def window(self, height: Tensor, width: Tensor) -> tuple[int, int]:
+        """The height and width that hold any of this view's boxes in images of these sizes (N each)."""
+        if self.crop is None:
+            return int(height.max()), int(width.max())
+        return augment.crop_window(height, width, self.crop, self.ratio)
+
     def flips(self, u: Tensor) -> Tensor:
         """B bool: who is mirrored."""
         return u[:, _FLIP] < self.flip

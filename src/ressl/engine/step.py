@@ -127,7 +127,7 @@ class TrainStep:
             views = self.views.finish(batch.crops, step, self.loader.rows)
         else:
             assert isinstance(self.loader, ResidentLoader)
-            views = self.views(self.loader.images[self.index(step, batch)], step, self.loader.rows)
+            views = self.loader.make_views(self.views, step, self.index(step, batch))
         # In the precision of the networks, which would otherwise make that copy themselves.
         return [view.to(self.precision).contiguous(memory_format=self.memory_format) for view in views]
 

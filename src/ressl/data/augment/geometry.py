@@ -70,6 +70,24 @@ def crop_boxes(
     return torch.cat((place, h, w), 1).to(torch.int64)
 
 
+def crop_window(
+    height: Tensor, width: Tensor, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[int, int]:
+    """The height and width that hold every box that ``crop_boxes`` may draw in images of these sizes (N each).
+
+    Not by the largest image: a box's own aspect ratio is bounded, so a panorama's are hardly wider than it is high.
+    """
+    tall, wide = height.to(torch.float64), width.to(torch.float64)
+    # Attempts are this large at most; the pixel more is for rounding, as it is below.
+    area, thin = tall * wide, min(ratio[0], 1 / ratio[1])
+    h, w = (area * scale[1] / ratio[0]).sqrt() + 1, (area * scale[1] * ratio[1]).sqrt() + 1
+    # Where one may fail, what remains is that neither an attempt that fits nor the central box leaves image or ratio.
+    fits = (h <= tall) & (w <= wide) & ((area * scale[0] * thin).sqrt() >= 1)
+    h = torch.where(fits, h, torch.minimum(tall, (wide + 1) / ratio[0] + 1))
+    w = torch.where(fits, w, torch.minimum(wide, (tall + 1) * ratio[1] + 1))
+    return int(h.max()), int(w.max())
+
+
 def full_boxes(count: int, height: int | Tensor, width: int | Tensor, device: torch.device) -> Tensor:
     """The boxes that keep the whole image: B x 4 int64."""
     zero = torch.zeros(count, dtype=torch.int64, device=device)
