@@ -129,8 +129,9 @@ def test_the_loader_is_measured_with_and_without_a_step():
 
 def test_the_cost_table_measures_every_method_there_is(monkeypatch):
     monkeypatch.setattr(costs, "METHODS", {"ressl": None})
-    left_out = []
-    found = costs.cost(CPU, 0.02, say=left_out.append)
+    left_out, kept = [], []
+    found = costs.cost(CPU, 0.02, say=left_out.append, keep=lambda found: kept.append(len(found["rows"])))
+    assert kept == [1, 2, 3]
     assert [row["name"] for row in found["rows"]] == ["ReSSL", "ReSSL (4 crops)", "ReSSL (5 crops)"]
     assert sum("left out" in text for text in left_out) == 3
     for row in found["rows"]:

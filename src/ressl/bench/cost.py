@@ -73,9 +73,14 @@ def cost(
     say: Callable[[str], None] = print,
     name: str = PAPER,
     methods: Sequence[str] = (),
+    keep: Callable[[dict[str, Any]], object] = lambda found: None,
 ) -> dict[str, Any]:
-    """Images/s, memory and hours per epoch of every row, beside the paper's; clustering between epochs not counted."""
-    on_gpu, start, rows, wanted = device.type == "cuda", time.monotonic(), [], rows_of(name, methods)
+    """Images/s, memory and hours per epoch of every row, beside the paper's; clustering between epochs not counted.
+
+    ``keep`` gets what there is after every row.
+    """
+    on_gpu, start, wanted = device.type == "cuda", time.monotonic(), rows_of(name, methods)
+    rows: list[dict[str, Any]] = []
     name = PAPER if wanted is ROWS else wanted[0].recipe
     found: dict[str, Any] = {"schema": 1, "kind": "cost", "name": name, "small": not on_gpu, "seconds": seconds}
     found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -95,8 +100,10 @@ def cost(
         measured |= {"paper": {"hours_per_epoch": row.hours, "memory_gb": row.memory_gb, "batch": row.batch}}
         say(f"{row.name}: {measured['images_per_second']:,.0f} images/s")
         rows.append(measured)
-    pairs = RATIOS if wanted is ROWS else [(r["name"], BASE) for r in rows if r["name"] != BASE]
-    return found | {"rows": rows, "took": round(time.monotonic() - start, 1), "ratios": ratios(rows, pairs)}
+        pairs = RATIOS if wanted is ROWS else [(r["name"], BASE) for r in rows if r["name"] != BASE]
+        found |= {"rows": rows, "took": round(time.monotonic() - start, 1), "ratios": ratios(rows, pairs)}
+        keep(found)
+    return {"rows": rows, "took": 0.0, "ratios": []} | found
 
 
 def ratios(rows: list[dict[str, Any]], pairs: Iterable[tuple[str, str]] = RATIOS) -> list[dict[str, Any]]:

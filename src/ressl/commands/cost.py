@@ -38,7 +38,8 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     if seconds <= 0:
         raise ResslError(f"--seconds must be above 0, not {seconds}")
     say = lambda text: print(text, flush=True)
-    found = cost(device_of(options.device), seconds, options.engine, say, options.recipe, options.methods)
+    keep = lambda found: suite.write(found, options.into)
+    found = cost(device_of(options.device), seconds, options.engine, say, options.recipe, options.methods, keep)
     show_cost(found)
     print(f"written to {suite.write(found, options.into)}")
     return 0
