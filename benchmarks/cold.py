@@ -1,7 +1,7 @@
 """From nothing to a number: `python benchmarks/cold.py --out RUN [--into results] cifar10 --seed 1`.
 
 Times `ressl pretrain` with the words given and `--then linear`, in an empty cache of compiled kernels, from the start
-of the process to its end, and records that; the run is recorded beside it as any other.
+of the process to its end, and records that with a timeline; the run is recorded beside it as any other.
 """
 
 from __future__ import annotations
@@ -32,15 +32,22 @@ def main() -> int:
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with tempfile.TemporaryDirectory() as empty:
         places = {key: value for key, value in os.environ.items() if key not in KEPT} | {"XDG_CACHE_HOME": empty}
-        start = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "ressl", *command], env=places, check=False)
+        start, told = time.monotonic(), list[tuple[float, str]]()
+        words = [sys.executable, "-u", "-m", "ressl", *command]
+        with subprocess.Popen(words, env=places, stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            for line in running.stdout:
+                told.append((round(time.monotonic() - start, 1), line.rstrip()))
+                print(f"{told[-1][0]:7.1f} s  {told[-1][1]}", flush=True)
         seconds = round(time.monotonic() - start, 1)
-    if done.returncode:
-        return done.returncode
+    if running.returncode:
+        return running.returncode
     run = Run.open(options.out)
     made = record(run)
     linear = {key: made["evaluations"]["linear"][key] for key in ("last", "best", "seconds", "start_seconds")}
     found = {"schema": 1, "kind": "cold", "started": started, "seconds": seconds, "linear": linear}
+    # What it said and when: how long it took to start, and what it did after the last step.
+    found["timeline"] = [[at, text] for at, text in told if text and not text.startswith(("step", "┏", "┃", "┡", "└"))]
     found |= {"training_seconds": made["seconds"], "pictures": made["steps"] * made["recipe"]["batch_size"]}
     found |= {key: made[key] for key in ("name", "images_per_second", "recipe", "seed", "environment")}
     print(f"{seconds:.1f} s from nothing to {linear['last']:.2f} %: {write(found, options.into)}")

@@ -274,3 +274,18 @@ def test_a_signal_ends_the_process_with_a_checkpoint_to_resume(
     with pytest.raises(Interrupted):
         pretrain(out="run", resume=True, device="cpu", display=shown, rhythm=Rhythm(log_steps=1))
     assert shown.steps == [saved + 1, saved + 2]
+
+
+def test_a_process_is_left_at_once_when_all_is_done(tmp_path):
+    code = (
+        "import atexit, sys, threading, time; from pathlib import Path; from ressl.__main__ import leave\n"
+        "folder = Path(sys.argv[1])\n"
+        "atexit.register(lambda: (folder / 'handler').write_text(str((folder / 'thread').exists())))\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), (folder / 'thread').touch())).start()\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "print('said'); leave(3)\n"
+        "print('never')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "said\n", "")
+    assert (tmp_path / "handler").read_text() == "True"  # which comes after the thread
