@@ -56,7 +56,12 @@ def pretrain(
         data: where a named set lies; without a recipe, the folder of pictures or the .npy/.npz file to learn from.
         out: the run folder; ``runs/<recipe>-<time>`` by default.
         resume: continue the run in ``out`` where its last checkpoint left it.
-        device, engine, precision, workers, rhythm, exact: where and how it runs, see :class:`Settings`.
+        device: ``cpu``, ``cuda`` or ``cuda:1``; the GPU when there is one, unless told.
+        engine: ``graph``, ``compile`` or ``eager``; the fastest that the device takes, unless told.
+        precision: ``fp32`` or ``bf16``; bf16 on a GPU, unless told.
+        workers: decoding processes; they change the speed and nothing else.
+        rhythm: how often it logs and saves.
+        exact: on a GPU, kernels that another process would choose as well, not the fastest of a trial.
         display: where progress goes; a bar or lines by default.
         changes: fields of the recipe or options of its method to change.
     """
