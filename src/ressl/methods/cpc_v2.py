@@ -93,6 +93,8 @@ class CPCV2(Method):
 class Patches(nn.Module):
     """A backbone that sees a picture as overlapping patches; its features are their mean."""
 
+    looks_at: ClassVar[str] = "overlapping patches of a picture"
+
     def __init__(self, network: nn.Module, patch: int, stride: int) -> None:
         super().__init__()
         self.network, self.patch, self.stride = network, patch, stride
