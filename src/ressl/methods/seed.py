@@ -139,10 +139,10 @@ def read_teacher(run: str) -> dict[str, Any]:
     with _opened(run) as file:
         named = {_named(name): name for name in file.keys()}  # noqa: SIM118
         head = {name[2:]: file.get_slice(old).get_shape() for name, old in named.items() if name.startswith("1.")}
-    if not head:
+    if not head or not all(name.partition(".")[0].isdecimal() for name in head):
         raise ResslError(
-            f"SEED learns from a projection head, and the {recipe.get('method')} run {run} has none; take a run of "
-            "another method as --teacher"
+            f"SEED learns from a projection head of linear layers, and the {recipe.get('method')} run {run} has none; "
+            "take a run of another method as --teacher"
         )
     words = head_words(head)
     widths = [int(word.split()[1]) for word in words.split(", ") if word.startswith("linear")]
