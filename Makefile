@@ -20,8 +20,8 @@ storm: $(READY)  ## the full storm: kills, full disks, damaged and hostile files
 mutants: $(READY)  ## the storm, tested: every safety switched off in turn must turn a test red
 	$(BIN)/python tests/storm/mutants.py
 
-docs: $(READY)  ## the documentation as a site in site/; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: $(READY)  ## the documentation as a site in site/; a warning is an error (with --quiet it would not be)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .

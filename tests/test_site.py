@@ -56,16 +56,34 @@ class Page(HTMLParser):
             self.loads.append(values["href"])
 
 
+def build(project: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As `make docs` does. Not --quiet: what is not said is not counted, and --strict then lets it pass."""
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(words, cwd=project, env=environment, capture_output=True, text=True)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")
     folder = tmp_path_factory.mktemp("site")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.strip()) == (0, ""), done.stdout + done.stderr
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
     return folder
+
+
+def test_a_dead_anchor_breaks_the_build(site: Path, tmp_path: Path) -> None:
+    """The same settings over two pages of a line each: a build that passes everything would pass them, too."""
+    (tmp_path / "docs").mkdir()
+    # The hooks and plugins know the real pages only.
+    (tmp_path / "mkdocs.yml").write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\nhooks: []\nplugins: []\nextra_css: []\n")
+    (tmp_path / "docs" / "other.md").write_text("# Other\n\n## Here\n")
+    for place, code in (("here", 0), ("gone", 1)):
+        (tmp_path / "docs" / "index.md").write_text(f"# Start\n\n[there](other.md#{place})\n")
+        done = build(tmp_path, tmp_path / "site")
+        assert (done.returncode, "other.md#gone" in done.stderr) == (code, place == "gone"), done.stderr
 
 
 def test_every_internal_link_leads_to_a_page_and_a_place_in_it(site: Path) -> None:

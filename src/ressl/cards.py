@@ -12,6 +12,7 @@ from ressl.errors import ResslError, unknown
 from ressl.methods import METHODS
 from ressl.nn.backbones import BACKBONES, STEMS
 from ressl.recipes.typed import plain
+from ressl.report.numbers import rows_of
 from ressl.runs import Run
 from ressl.transform import Transform
 
@@ -49,13 +50,12 @@ def card_of(run: Run, features_dim: int, licence: str | None = None) -> dict[str
 
 
 def metrics_of(run: Run) -> dict[str, dict[str, Any]]:
-    """The numbers of every evaluation of the run, each with the step it was made at."""
+    """The rows of every evaluation of the last step as the report shows them, each with that step."""
     found = {}
-    for path in sorted((run.path / "evaluation").glob("*.json")):
-        result = run.read_evaluation(path.stem)
-        if isinstance(result, dict):
-            kept = {k: v for k, v in result.items() if k in ("test", "step") or isinstance(v, float)}
-            found[path.stem] = {k: v for k, v in kept.items() if k != "seconds"}
+    for name, result in run.evaluations()[0].items():
+        rows = [{"what": row.what, "value": row.value, "beside": row.beside} for row in rows_of(name, result)]
+        if rows:
+            found[name] = {key: result[key] for key in ("test", "step") if key in result} | {"rows": rows}
     return found
 
 
@@ -211,11 +211,11 @@ def model_card(card: Mapping[str, Any]) -> str:
 
 def _numbers(metrics: Mapping[str, Mapping[str, Any]]) -> str:
     lines = []
-    for protocol, values in metrics.items():
-        numbers = ", ".join(f"{k} {v:.2f}" for k, v in values.items() if isinstance(v, float))
-        where = f" ({values['test']})" if "test" in values else ""
-        lines.append(f"| {escaped(protocol)} | {escaped(numbers + where)} |")
-    return "| protocol | result |\n|---|---|\n" + "\n".join(lines) if lines else "None were measured."
+    for found in metrics.values():
+        for row in found["rows"]:
+            beside = "; ".join(filter(None, (row["beside"], found.get("test"))))
+            lines.append(f"| {escaped(row['what'])} | {escaped(row['value'])} | {escaped(beside)} |")
+    return "| | result | |\n|---|---|---|\n" + "\n".join(lines) if lines else "None were measured."
 
 
 def _ways(card: Mapping[str, Any]) -> str:

@@ -94,7 +94,8 @@ def embed(
             (N x H x W x 3 uint8).
         out: ``.npy`` or ``.parquet``. A call that was stopped goes on where it was when it is made again. Without it,
             the features are kept in memory only.
-        device, precision: the GPU when there is one, and bf16 there, unless told.
+        device: the GPU when there is one, unless told.
+        precision: bf16 on a GPU, else fp32, unless told.
         workers: threads that decode; they change the speed and nothing else.
         batch_size: pictures per forward.
         display: where progress goes.

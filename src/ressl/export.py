@@ -67,8 +67,14 @@ def export(run: Run | str | Path, to: str, out: str | Path | None = None, licenc
     if ending and path.suffix != ending:
         raise ResslError(f"--to {to} writes a {ending} file; name it so, not {path.name}")
     recipe, trained = run.recipe, run.backbone()
+    looks_at = getattr(trained, "looks_at", None)  # a network around the backbone, which has names of its own
+    if looks_at is not None and to not in PROGRAMS:
+        raise ResslError(
+            f"the network of a {recipe.method} run looks at {looks_at}, which --to {to} has no name for; "
+            f"use --to {' or '.join(PROGRAMS)}"
+        )
     # Anew, with norms of one group: others know no more, and in eval mode all are the same.
-    backbone = filled(recipe.backbone, recipe.stem, recipe.width, trained.state_dict())
+    backbone = trained if looks_at else filled(recipe.backbone, recipe.stem, recipe.width, trained.state_dict())
     job = _Job(backbone.requires_grad_(False), card_of(run, int(backbone.features_dim), licence), path)  # type: ignore[arg-type]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,3 +189,5 @@ FORMATS: dict[str, tuple[Callable[[_Job], str], str]] = {  # name: (writer, endi
     "torch-export": (_to_torch_export, ".pt2"),
     "huggingface": (_to_huggingface, ""),
 }
+
+PROGRAMS = ("onnx", "torch-export")  # these carry the computation with the weights

@@ -24,12 +24,13 @@ from ressl.engine.processes import Team, device_for, groups_here, joined
 from ressl.engine.streams import on_device
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
-from ressl.methods import METHODS
-from ressl.recipes import Recipe, choose_recipe, get_recipe
+from ressl.methods import METHODS, Method
+from ressl.nn.backbones import SlimResNet
+from ressl.recipes import Recipe, choose_recipe, get_recipe, method_options
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
 from ressl.surveying import survey
-from ressl.training import Settings, knn_while_training, now, train
+from ressl.training import Settings, check_fits, knn_while_training, now, train
 
 LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
 
@@ -56,7 +57,12 @@ def pretrain(
         data: where a named set lies; without a recipe, the folder of pictures or the .npy/.npz file to learn from.
         out: the run folder; ``runs/<recipe>-<time>`` by default.
         resume: continue the run in ``out`` where its last checkpoint left it.
-        device, engine, precision, workers, rhythm, exact: where and how it runs, see :class:`Settings`.
+        device: ``cpu``, ``cuda`` or ``cuda:1``; the GPU when there is one, unless told.
+        engine: ``graph``, ``compile`` or ``eager``; the fastest that the device takes, unless told.
+        precision: ``fp32`` or ``bf16``; bf16 on a GPU, unless told.
+        workers: decoding processes; they change the speed and nothing else.
+        rhythm: how often it logs and saves.
+        exact: on a GPU, kernels that another process would choose as well, not the fastest of a trial.
         display: where progress goes; a bar or lines by default.
         changes: fields of the recipe or options of its method to change.
     """
@@ -100,10 +106,19 @@ def _pretrain(
     if place.type == "cuda" and settings.engine != "eager":
         wake_compiler(place)
     method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
+    if not resume:
+        method.check_start([view.size for view in chosen.views])
+        _try_views(method, chosen)
     split = "train" if "labels" in method.wants else pretrain_split(chosen.data)  # unlabelled ones teach it nothing
     with team.first():
         source = open_source(chosen.data, split, settings.data)
     loader, broken = _loader(source, chosen, settings, place, display, team)
+    if not resume and (fitted := _fitted(chosen, method, loader)) != chosen:
+        chosen = fitted
+        method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
+    check_fits(chosen, method, loader)
+    for remark in method.remarks:
+        display.message(remark)
     evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display, team)
     if run is None and team.leads:
         facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": now()}
@@ -146,20 +161,49 @@ def _what(
         data = settings.data or run.facts.get("data")
         return run, chosen, Settings(**(vars(settings) | {"data": data}))
     if recipe is not None:
-        return None, _named(recipe).replace(**changes), settings
+        return None, _completed(_named(recipe).replace(**changes), changes), settings
     if settings.data is None:
         raise ResslError("nothing to train on: name a recipe (see 'ressl recipes') or give --data FOLDER")
     kind = guess_data(settings.data)
     found = survey(open_source(kind, "train", settings.data), place.type == "cuda")
     chosen, reasons = choose_recipe(kind, found)
     display.message("recipe chosen from the data:\n" + "\n".join(f"  - {reason}" for reason in reasons))
-    return None, chosen.replace(**changes), settings
+    return None, _completed(chosen.replace(**changes), changes), settings
 
 
 def _named(recipe: str | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     return Recipe.from_file(recipe) if recipe.endswith(".json") else get_recipe(recipe)
+
+
+def _completed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    """With the options that follow from others: another's network, for example."""
+    return recipe.replace(options=METHODS[recipe.method].completed(recipe.options, changes))
+
+
+def _fitted(recipe: Recipe, method: Method, loader: ResidentLoader | StreamingLoader) -> Recipe:
+    """With what the data decide, where nobody said it: room for every picture, an answer for every class."""
+    asks = {"bank_size": (method.samples, loader.samples), "num_classes": (method.classes, loader.classes)}
+    known = method_options(recipe.method)
+    found = {name: there for name, (here, there) in asks.items() if here and there and name in known}
+    return recipe.replace(**{name: there for name, there in found.items() if name not in recipe.options})
+
+
+def _try_views(method: Method, recipe: Recipe) -> None:
+    """A network that takes pictures of one size only, as some of timm do, is told from the others by trying it."""
+    if isinstance(method.backbone, SlimResNet):  # takes all
+        return
+    for size in sorted({view.size for view in recipe.views}):
+        try:
+            with torch.no_grad():
+                method.backbone.eval()(torch.zeros(1, 3, size, size))
+        except (AssertionError, RuntimeError, ValueError) as error:
+            first = str(error).split("\n")[0].rstrip(".")
+            raise ResslError(
+                f"{recipe.backbone} does not take what {recipe.method} shows it of views of {size} px ({first}); "
+                "choose another --backbone or --image-size"
+            ) from error
 
 
 def _continued(run: Run, recipe: str | Recipe | None, changes: dict[str, Any]) -> Recipe:

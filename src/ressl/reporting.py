@@ -32,7 +32,6 @@ from ressl.subjects import subject_of_run
 
 LIMIT = 50_000  # pictures per part that neighbours are looked for in
 _WORDS = ("name", "summary", "paper", "views", "options", "linear")  # written out another way, or no setting
-_ORDER = ("linear", "linear-step", "linear-cosine", "knn", "knn-sweep", "svm", "finetune", "transfer", "geometry")
 
 
 def report(
@@ -106,7 +105,7 @@ def _page(
             evaluate(run, "classes", device=device, precision=precision, display=shown)
     except ResslError as error:
         notes.append(f"Some pictures of {name} could not be shown: {error}.")
-    evaluations, left_out = _evaluations(run)
+    evaluations, left_out = run.evaluations()
     notes += [f"{text} of {name} is left out." for text in left_out]
     return RunPage(
         name=name,
@@ -135,27 +134,6 @@ def _load(bench: Bench) -> bool:
 
 def _small(found: Any) -> Any:
     return thumbs(found.flatten(0, 1)).unflatten(0, found.shape[:2])
-
-
-def _evaluations(run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """All that can be read, the common ones first; and what is left out, and why."""
-    found, left_out = {}, []
-    steps = run.facts.get("steps")
-    for path in sorted((run.path / "evaluation").glob("*.json")):
-        result = run.read_evaluation(path.stem)
-        try:
-            if not isinstance(result, dict):
-                raise TypeError
-            rows_of(path.stem, result)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            left_out.append(f"The evaluation {path.stem}, which cannot be read,")
-            continue
-        if steps is not None and result.get("step", steps) != steps:
-            left_out.append(f"The evaluation {path.stem}, made after step {result['step']} of {steps},")
-            continue
-        found[path.stem] = result
-    place = {name: i for i, name in enumerate(_ORDER)}
-    return dict(sorted(found.items(), key=lambda item: (place.get(item[0].split("-on-")[0], 99), item[0]))), left_out
 
 
 def method_name(recipe: Recipe) -> str:

@@ -31,6 +31,10 @@ from ressl.errors import ResslError
 from ressl.methods import METHODS, Method
 from ressl.nn import build_backbone
 from ressl.recipes.recipe import Recipe
+from ressl.report.numbers import rows_of
+
+# of evaluations on a page
+ORDER = ("linear", "linear-step", "linear-cosine", "knn", "knn-sweep", "svm", "finetune", "transfer", "geometry")
 
 
 def _unborn(name: str) -> bool:
@@ -161,6 +165,27 @@ class Run:
             return result
         except (OSError, ValueError):
             return None
+
+    def evaluations(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """All that can be read and are of the last step, the common ones first; and what is left out, and why."""
+        found, left_out = {}, []
+        steps = self.facts.get("steps")
+        for path in sorted((self.path / "evaluation").glob("*.json")):
+            result = self.read_evaluation(path.stem)
+            try:
+                if not isinstance(result, dict):
+                    raise TypeError
+                rows_of(path.stem, result)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                left_out.append(f"The evaluation {path.stem}, which cannot be read,")
+                continue
+            if steps is not None and result.get("step", steps) != steps:
+                left_out.append(f"The evaluation {path.stem}, made after step {result['step']} of {steps},")
+                continue
+            found[path.stem] = result
+        place = {name: i for i, name in enumerate(ORDER)}
+        key = lambda name: (place.get(name.split("-on-")[0], 99), name)
+        return {name: found[name] for name in sorted(found, key=key)}, left_out
 
 
 def default_out(recipe: Recipe) -> Path:

@@ -146,20 +146,7 @@ def build_step(
     recipe: Recipe, method: Method, loader: ResidentLoader | StreamingLoader, settings: Settings, place: torch.device
 ) -> TrainStep:
     """The training step of a recipe on a device, not yet accelerated."""
-    if "labels" in method.wants and not loader.labelled:
-        raise ResslError(
-            f"{recipe.method} learns from labels, and these pictures have none; sort them into class folders"
-        )
-    if method.samples and method.samples != loader.samples:
-        raise ResslError(
-            f"{recipe.method} keeps a memory of {method.samples:,} pictures, and there are {loader.samples:,}; "
-            f"use --bank-size {loader.samples}"
-        )
-    if method.classes and loader.classes > method.classes:
-        raise ResslError(
-            f"{recipe.method} tells {method.classes} classes apart, and there are {loader.classes}; "
-            f"use --num-classes {loader.classes}"
-        )
+    check_fits(recipe, method, loader)
     torch.manual_seed(recipe.seed)  # for what draws from torch's own generators: dropout, a method of the user's
     lay_out(method.train(), place)
     optimiser = build_optimiser(
@@ -182,6 +169,24 @@ def build_step(
         precision=precision_of(settings.precision, place),
         log_capacity=max(settings.rhythm.log_steps, 1),
     )
+
+
+def check_fits(recipe: Recipe, method: Method, loader: ResidentLoader | StreamingLoader) -> None:
+    """Raise where the method does not fit the data."""
+    if "labels" in method.wants and not loader.labelled:
+        raise ResslError(
+            f"{recipe.method} learns from labels, and these pictures have none; sort them into class folders"
+        )
+    if method.samples and method.samples != loader.samples:
+        raise ResslError(
+            f"{recipe.method} keeps a memory of {method.samples:,} pictures, and there are {loader.samples:,}; "
+            f"use --bank-size {loader.samples}"
+        )
+    if method.classes and loader.classes > method.classes:
+        raise ResslError(
+            f"{recipe.method} tells {method.classes} classes apart, and there are {loader.classes}; "
+            f"use --num-classes {loader.classes}"
+        )
 
 
 def _ending(loop: Loop, place: torch.device) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -16,11 +17,14 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from ressl.cli import main
+from ressl.console import Silent
 from ressl.engine.loop import Rhythm
 from ressl.engine.optimisers import build_optimiser, set_lr
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError
 from ressl.methods import METHODS
+from ressl.nn import l2_normalize
 from ressl.nn.processes import my_rows
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe, get_recipe, method_options
@@ -36,7 +40,7 @@ OPTIONS: dict[str, Any] = {
     **{"predictor_dim": 4, "prototypes": 6, "background": 24, "clusters": 5, "cluster_after": 1, "hardest": 8},
     **{"mixed": 8, "mixed_with_query": 4, "granularities": (3, 6), "teacher_width": 4, "teacher_hidden_dim": 16},
 }
-SHARED = [name for name in METHODS if name not in ("ressl", "seed")]  # ReSSL has its own test; SEED shares a queue only
+SHARED = [name for name in METHODS if name != "ressl"]  # it has its own test; SEED's teacher is untrained there
 
 
 def small(method: str, **changes: Any) -> Recipe:
@@ -55,8 +59,6 @@ def tensors(run: Run) -> dict[str, Tensor]:
 def teacher(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
     """A trained MoCo v2, for SEED to learn from."""
     out = tmp_path_factory.mktemp("teacher") / "run"
-    from ressl.console import Silent
-
     pretrain(small("moco-v2", epochs=1), data=pictures, out=out, device="cpu", display=Silent())
     return out
 
@@ -99,8 +101,8 @@ def test_a_run_stopped_in_the_middle_equals_an_undisturbed_one(
 def test_seed_without_a_teacher_says_what_it_needs(tmp_path: Path, pictures: Path, memory: Any) -> None:
     for place, says in (("", "was not named"), (str(tmp_path / "none"), "there is no checkpoint in")):
         with pytest.raises(ResslError, match=rf"{says}.*--teacher RUN"):
-            pretrain(small("seed", teacher=place), data=pictures, out=tmp_path / f"run{len(place)}", device="cpu",
-                     display=memory())  # fmt: skip
+            pretrain(small("seed", teacher=place), data=pictures, out=tmp_path / "run", device="cpu", display=memory())
+        assert not (tmp_path / "run").exists()  # the command with a teacher may take the same place
 
 
 def test_seed_keeps_its_teacher_as_it_was_and_can_be_opened_without_it(
@@ -117,8 +119,34 @@ def test_seed_keeps_its_teacher_as_it_was_and_can_be_opened_without_it(
 
 
 def test_seed_names_a_teacher_of_another_shape(teacher: Path) -> None:
-    with pytest.raises(ResslError, match="another network than teacher_backbone"):
-        build_method(small("seed", teacher=str(teacher), teacher_width=8))
+    for changes in ({"teacher_width": 8}, {"teacher_backbone": "resnet18"}):
+        with pytest.raises(ResslError, match="another network than teacher_backbone") as caught:
+            build_method(small("seed", teacher=str(teacher), **changes))
+        assert len(str(caught.value).removeprefix(str(teacher))) < 400  # the first of its tensors, not all
+
+
+@pytest.mark.parametrize("name", ["moco-v2", "byol", "simsiam", "swav", "instdisc"])
+def test_seed_reads_the_network_of_its_teacher_from_the_run(name: str, make_run: Callable[..., Run]) -> None:
+    """One of each kind of head; its embeddings are those of the teacher."""
+    run = make_run(method=name, backbone="resnet18", width=8, stem="imagenet", output_dim=12)
+    options = METHODS["seed"].completed({"teacher": str(run.path)}, ())
+    assert (options["output_dim"], options["teacher_backbone"]) == (12, "resnet18")
+    seed: Any = build_method(small("seed").replace(options=options)).train()
+    theirs: Any = build_method(run.recipe).eval()
+    theirs.load_state_dict(run.checkpoint().part("method."))
+    images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = l2_normalize(theirs.head(theirs.backbone(images)))
+        torch.testing.assert_close(seed.target(images), expected)
+    assert expected.std() > 0.01
+
+
+def test_seed_says_what_contradicts_its_teacher_or_cannot_teach(make_run: Callable[..., Run], pictures: Path) -> None:
+    kind: dict[str, Any] = {"method": "seed", "data": pictures, "device": "cpu", "display": Silent()}
+    with pytest.raises(ResslError, match=r"has teacher_backbone 'resnet10', not 'resnet34'; leave that option out"):
+        pretrain(teacher=str(make_run("other").path), teacher_backbone="resnet34", **kind)
+    with pytest.raises(ResslError, match=r"the supervised run .* has none; take a run of another method"):
+        pretrain(teacher=str(make_run("bare", method="supervised").path), **kind)
 
 
 def test_a_bank_or_classifier_of_the_wrong_size_names_the_fix(tmp_path: Path, pictures: Path, memory: Any) -> None:
@@ -128,6 +156,52 @@ def test_a_bank_or_classifier_of_the_wrong_size_names_the_fix(tmp_path: Path, pi
     ):
         with pytest.raises(ResslError, match=says):
             pretrain(small(name, **changes), data=pictures, out=tmp_path / name, device="cpu", display=memory())
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("instdisc", None),
+        ("localagg", "of 72 pictures, 72 background neighbours and 18 clusters are taken"),
+        ("pcl-v2", "of 72 pictures, (18, 18, 18) clusters are made, not (250, 500, 1000)"),
+        ("supervised", None),
+    ],
+)
+def test_what_nobody_names_is_taken_from_the_data(
+    name: str, says: str | None, tmp_path: Path, pictures: Path, memory: Any
+) -> None:
+    left = ("bank_size", "num_classes", "background", "clusters", "granularities")
+    mine = {key: value for key, value in OPTIONS.items() if key in method_options(name) and key not in left}
+    base = get_recipe("tiny-imagenet").replace(data="array", **(SMALL | {"epochs": 2}))
+    display = memory()
+    run = pretrain(base, method=name, **mine, data=pictures, out=tmp_path / "run", device="cpu", display=display)
+    assert run.recipe.options.get("bank_size", PICTURES) == PICTURES
+    assert run.recipe.options.get("num_classes", 3) == 3
+    assert says is None or says in display.said
+    assert all(math.isfinite(loss) for _, loss in run.curve("loss"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("cpc-v2 --rows-ahead 9", "too few to predict 9 rows ahead; lower --rows-ahead"),
+        ("cpc-v2 --patch 64", "a patch of 64 px does not fit into a view of 16 px; lower --patch"),
+        ("cpc-v2 --stride 0", "patch and stride must be at least 1"),
+        ("simsiam --projector-layers 0", "projector_layers must be at least 1, not 0"),
+        ("cpc-v2 --backbone timm/vit_tiny_patch16_224", "choose another --backbone or --image-size"),
+        ("ressl --backbone timm/vit_tiny_patch16_224", "choose another --backbone or --image-size"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_in_a_sentence_before_anything_is_written(
+    words: str, says: str, tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--data", str(pictures), "--out", str(tmp_path / "run"), "--device", "cpu", "--quiet"]
+    assert main(["pretrain", *where, "--image-size", "16", "--method", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 # --- two processes ---

@@ -99,12 +99,15 @@ def test_another_method_takes_back_what_the_first_had_set() -> None:
     assert get_recipe("cifar10").replace(method="byol").replace(method="ressl").views == get_recipe("cifar10").views
 
 
-def test_stronger_views_are_clsa_s_alone() -> None:
+def test_stronger_views_are_clsa_s_and_adco_s_alone() -> None:
     rand: dict[str, Any] = {}
     for name in METHODS:
         rand[name] = [view.randaugment for view in get_recipe("cifar10").replace(method=name).views]
     assert rand.pop("clsa") == [0, 0, 5]
     assert rand.pop("clsa-multi") == [0, 0, 5, 5, 5, 5, 5]
+    assert rand.pop("adco") == [0, 5]  # the key's stays as it is
+    clsa, adco = (get_recipe("cifar10").replace(method=name).views for name in ("clsa", "adco"))
+    assert adco == (clsa[0], clsa[2])
     assert not any(any(found) for found in rand.values())
 
 

@@ -77,6 +77,7 @@ HELP = {
     "teacher_stem": "stem of that backbone",
     "teacher_width": "width of that backbone",
     "teacher_hidden_dim": "of that run's projection head",
+    "teacher_head": "that head in words (like the rest of that network, it is read from the run)",
     "head_batch_norm": "batch norm in the projection head (the paper has none)",
     "schedule": "how the learning rate falls",
     "milestones": "fractions of the epochs at which the step schedule falls to a tenth",

@@ -5,7 +5,7 @@ Compile, graphs, precision and processes are applied from outside; a method know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -46,6 +46,15 @@ class Method(nn.Module):
 
     samples: int = 0  # the pictures that its memory bank has room for; 0: it has none
     classes: int = 0  # the classes that it can tell apart; 0: it does not ask
+    remarks: tuple[str, ...] = ()  # what it made of its options, where that is not what they say
+
+    @classmethod
+    def completed(cls, options: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+        """The options of a new run, where some follow from others; ``given`` are those that the user named."""
+        return dict(options)
+
+    def check_start(self, sizes: Sequence[int]) -> None:
+        """Raise a ResslError for what a new run lacks, before it is written; ``sizes`` are its views' in pixels."""
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         raise NotImplementedError

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl import losses
+from ressl.errors import ResslError
 from ressl.methods.base import Carry, Method, Output
 from ressl.nn import Draws, all_rows, l2_normalize, rank, world
 
@@ -52,6 +53,8 @@ class CPCV2(Method):
         patch_jitter: float = 0.4,
     ) -> None:
         super().__init__()
+        if patch < 1 or stride < 1 or rows_ignored < 0:
+            raise ValueError("patch and stride must be at least 1 and rows_ignored at least 0")
         self.backbone = Patches(layer_norm(backbone), patch, stride)
         centre(self.backbone)
         width = self.backbone.features_dim
@@ -65,6 +68,17 @@ class CPCV2(Method):
         self.draws = Draws()
         self.scale = scale
         self.color_drop, self.jitter = color_drop, patch_jitter
+
+    def check_start(self, sizes: Sequence[int]) -> None:
+        patch, size = self.backbone.patch, sizes[0]
+        if patch > size:
+            raise ResslError(f"a patch of {patch} px does not fit into a view of {size} px; lower --patch")
+        rows = (size - patch) // self.backbone.stride + 1
+        if self.ahead[-1] >= rows:
+            raise ResslError(
+                f"a view of {size} px has {rows} rows of patches, too few to predict {self.ahead[-1]} rows ahead; "
+                "lower --rows-ahead, --stride or --patch"
+            )
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         patches = self.backbone.cut(views[0])  # B x R x C x 3 x p x p
@@ -92,6 +106,8 @@ class CPCV2(Method):
 
 class Patches(nn.Module):
     """A backbone that sees a picture as overlapping patches; its features are their mean."""
+
+    looks_at: ClassVar[str] = "overlapping patches of a picture"
 
     def __init__(self, network: nn.Module, patch: int, stride: int) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ressl import losses
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import MemoryBank, kmeans, l2_normalize
+from ressl.nn import MemoryBank, few_clusters, kmeans, l2_normalize
 
 
 class LocalAgg(Method):
@@ -50,10 +50,14 @@ class LocalAgg(Method):
         width: int = backbone.features_dim  # type: ignore[assignment]
         self.head = nn.Linear(width, output_dim)
         self.bank = MemoryBank(bank_size, output_dim, bank_momentum)
-        self.samples, self.k, self.tau = bank_size, background, temperature
-        self.count, self.cluster_after = clusters, cluster_after  # epochs
-        if not 0 < background <= bank_size or not 0 < clusters <= bank_size:
-            raise ValueError(f"background and clusters lie in 1 to bank_size {bank_size}, not {background}, {clusters}")
+        if background < 1 or clusters < 1:
+            raise ValueError(f"background and clusters must be at least 1, not {background} and {clusters}")
+        self.samples, self.k, self.tau = bank_size, min(background, bank_size), temperature
+        self.count, self.cluster_after = few_clusters(clusters, bank_size), cluster_after  # epochs
+        if (self.k, self.count) != (background, clusters):
+            self.remarks = (
+                f"of {bank_size:,} pictures, {self.k:,} background neighbours and {self.count:,} clusters are taken",
+            )
         self.register_buffer("clusters", torch.arange(bank_size).repeat(clusterings, 1))  # H x N
         self.register_buffer("key", torch.randint(2**62, (), dtype=torch.int64))
 

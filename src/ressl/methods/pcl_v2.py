@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.methods.base import Carry, Output
 from ressl.methods.moco_v2 import MoCoV2, contrast
-from ressl.nn import MemoryBank, kmeans, l2_normalize
+from ressl.nn import MemoryBank, few_clusters, kmeans, l2_normalize
 
 LEVEL = ("prototypes", "phi", "labels")  # what is kept of each granularity
 
@@ -57,8 +57,11 @@ class PCLV2(MoCoV2):
             temperature=temperature,
             head_batch_norm=head_batch_norm,
         )
-        if not granularities or not 0 < min(granularities) <= max(granularities) <= bank_size:
-            raise ValueError(f"granularities must be 1 to bank_size {bank_size}, not {granularities}")
+        if not granularities or min(granularities) < 1:
+            raise ValueError(f"granularities must be at least 1, not {granularities}")
+        asked, granularities = granularities, tuple(few_clusters(k, bank_size) for k in granularities)
+        if asked != granularities:
+            self.remarks = (f"of {bank_size:,} pictures, {granularities} clusters are made, not {asked}",)
         self.samples, self.granularities, self.cluster_after = bank_size, granularities, cluster_after
         self.bank = MemoryBank(bank_size, output_dim, momentum=0.0)
         self.register_buffer("key", torch.randint(2**62, (), dtype=torch.int64))

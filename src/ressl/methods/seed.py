@@ -5,9 +5,10 @@ Fang, Wang, Wang, Zhang, Yang and Liu, ICLR 2021, arXiv:2101.04731.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import safetensors
 import torch
@@ -16,15 +17,25 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.errors import ResslError
 from ressl.methods.base import Carry, Method, Output
-from ressl.nn import MemoryQueue, ProjectionHead, all_rows, build_backbone, groups_of, l2_normalize
+from ressl.nn import (
+    MemoryQueue,
+    ProjectionHead,
+    all_rows,
+    build_backbone,
+    groups_of,
+    head_of,
+    head_words,
+    l2_normalize,
+)
 from ressl.nn.backbones import Stem
 
 
 class SEED(Method):
     """A small student learns the similarities that a large frozen teacher sees between a picture and a queue.
 
-    One view for both. ``teacher`` is the run folder of the teacher (any method with a projection head, such as
-    MoCo v2); ``teacher_backbone`` and the options below it say what that run trained.
+    One view for both. ``teacher`` is the run folder of the teacher: any method but CPC v2 and supervised learning,
+    which have no projection head. What that run trained, ``teacher_backbone`` and the options below it, a new run reads
+    there and keeps, so that it needs the folder no more.
     """
 
     title: ClassVar[str] = "SEED"
@@ -40,6 +51,7 @@ class SEED(Method):
         teacher_stem: Stem = "small",
         teacher_width: int = 64,
         teacher_hidden_dim: int = 2048,
+        teacher_head: str = "",
         output_dim: int = 128,
         hidden_dim: int = 2048,
         queue_size: int = 4096,
@@ -54,11 +66,23 @@ class SEED(Method):
         self.head = ProjectionHead(width, hidden_dim, output_dim, batch_norm=head_batch_norm, groups=groups)
         large = build_backbone(teacher_backbone, teacher_stem, teacher_width)
         features: int = large.features_dim  # type: ignore[assignment]
-        small = ProjectionHead(features, teacher_hidden_dim, output_dim, batch_norm=head_batch_norm)
+        small: nn.Sequential = ProjectionHead(features, teacher_hidden_dim, output_dim, batch_norm=head_batch_norm)
+        small = head_of(teacher_head, features) if teacher_head else small
         self.frozen = nn.Sequential(large, small).requires_grad_(False)
         self.queue = MemoryQueue(queue_size, output_dim)
         self.tau_s, self.tau_t, self.teacher = student_temperature, teacher_temperature, teacher
         self.loaded = load_teacher(self.frozen, teacher)
+
+    @classmethod
+    def completed(cls, options: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+        run = str(options.get("teacher", ""))
+        found = read_teacher(run)
+        for name in (name for name in found if name in given):
+            if found[name] != options[name]:
+                raise ResslError(
+                    f"the teacher in {run} has {name} {found[name]!r}, not {options[name]!r}; leave that option out"
+                )
+        return {**options, **found}
 
     def train(self, mode: bool = True) -> SEED:
         super().train(mode)
@@ -90,7 +114,11 @@ class SEED(Method):
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int) -> None:
-        if epoch == 0 and not self.loaded:  # later its weights are in the checkpoint
+        if epoch == 0:  # later its weights are in the checkpoint
+            self.check_start(())
+
+    def check_start(self, sizes: Sequence[int]) -> None:
+        if not self.loaded:
             where = f"there is no checkpoint in {self.teacher}" if self.teacher else "it was not named"
             raise ResslError(f"SEED distils a trained teacher, and {where}; give its run folder: --teacher RUN")
 
@@ -100,25 +128,67 @@ class SEED(Method):
         self.queue.enqueue(all_rows(carry))
 
 
+def read_teacher(run: str) -> dict[str, Any]:
+    """The options that describe the network of a trained run; none where there is no such run."""
+    try:
+        recipe = json.loads(Path(run, "recipe.json").read_text(encoding="utf-8")) if _checkpoint(run) else None
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(recipe, dict):
+        return {}
+    with _opened(run) as file:
+        named = {_named(name): name for name in file.keys()}  # noqa: SIM118
+        head = {name[2:]: file.get_slice(old).get_shape() for name, old in named.items() if name.startswith("1.")}
+    if not head or not all(name.partition(".")[0].isdecimal() for name in head):
+        raise ResslError(
+            f"SEED learns from a projection head of linear layers, and the {recipe.get('method')} run {run} has none; "
+            "take a run of another method as --teacher"
+        )
+    words = head_words(head)
+    widths = [int(word.split()[1]) for word in words.split(", ") if word.startswith("linear")]
+    return {
+        **{f"teacher_{key}": recipe[key] for key in ("backbone", "stem", "width") if key in recipe},
+        **({"teacher_hidden_dim": widths[0]} if len(widths) > 1 else {}),
+        **{"teacher_head": words, "output_dim": widths[-1]},
+    }
+
+
 def load_teacher(network: nn.Sequential, run: str) -> bool:
     """Fill backbone and head from the newest checkpoint of a run folder; False where there is none.
 
     A run that is only evaluated or continued has the teacher in its own checkpoint and needs no other.
     """
-    paths = sorted(Path(run, "checkpoints").glob("step-*.safetensors")) if run else []
-    if not paths or next(network.parameters()).is_meta:  # a network that is only measured takes nothing in
+    if _checkpoint(run) is None or next(network.parameters()).is_meta:  # what is only measured takes nothing in
         return False
-    with safetensors.safe_open(paths[-1], framework="pt") as file:
-        names = [name for name in file.keys() if name.startswith(("method.backbone.", "method.head."))]  # noqa: SIM118
-        found = {
-            name.replace("method.backbone.", "0.", 1).replace("method.head.", "1.", 1): file.get_tensor(name)
-            for name in names
-        }
+    with _opened(run) as file:
+        found = {_named(name): file.get_tensor(name) for name in file.keys() if _named(name)}  # noqa: SIM118
     try:
         network.load_state_dict(found, assign=True)  # also where the network is but a sketch without memory
     except RuntimeError as error:
-        first = str(error).split("\n")[1].strip() if "\n" in str(error) else str(error)
+        lines = str(error).split("\n")
+        first = lines[min(1, len(lines) - 1)].strip().split('", "')[0].rstrip(".")  # of perhaps a hundred names
         raise ResslError(
-            f"the teacher in {run} is another network than teacher_backbone and the options beside it say: {first}"
+            f"the teacher in {run} is another network than teacher_backbone and the options beside it say ({first})"
         ) from error
     return True
+
+
+def _checkpoint(run: str) -> Path | None:
+    paths = sorted(Path(run, "checkpoints").glob("step-*.safetensors")) if run else []
+    return paths[-1] if paths else None
+
+
+def _opened(run: str) -> Any:
+    try:
+        return safetensors.safe_open(_checkpoint(run), framework="pt")
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ResslError(f"the newest checkpoint of the teacher in {run} cannot be read; remove that file") from error
+
+
+def _named(name: str) -> str:
+    """The name of a run's tensor in the network of backbone and head; none for the rest."""
+    if name.startswith("method.backbone."):
+        return name.replace("method.backbone.", "0.", 1)
+    if name in ("method.head.weight", "method.head.bias"):  # a head of one layer
+        return name.replace("method.head.", "1.0.", 1)
+    return name.replace("method.head.", "1.", 1) if name.startswith("method.head.") else ""

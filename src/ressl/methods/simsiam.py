@@ -35,6 +35,8 @@ class SimSiam(Method):
         self.backbone = backbone
         width: int = backbone.features_dim  # type: ignore[assignment]
         groups = groups_of(backbone)
+        if projector_layers < 1:
+            raise ValueError(f"projector_layers must be at least 1, not {projector_layers}")
         self.head = MLP(width, *[output_dim] * projector_layers, groups=groups, last_norm=True)
         self.predictor = MLP(output_dim, predictor_dim, output_dim, groups=groups)
 

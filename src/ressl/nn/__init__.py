@@ -6,8 +6,8 @@ from ressl.nn.batchnorm import GroupedBatchNorm1d, GroupedBatchNorm2d, group_bat
 from ressl.nn.crops import each, forward_crops
 from ressl.nn.draws import Draws
 from ressl.nn.ema import EMATeacher
-from ressl.nn.heads import MLP, ProjectionHead, l2_normalize
-from ressl.nn.kmeans import Clusters, kmeans
+from ressl.nn.heads import MLP, ProjectionHead, head_of, head_words, l2_normalize
+from ressl.nn.kmeans import Clusters, few_clusters, kmeans
 from ressl.nn.processes import all_rows, mean_over_processes, my_rows, rank, world
 from ressl.nn.queue import MemoryQueue
 from ressl.nn.shuffle import BatchShuffle
@@ -28,9 +28,12 @@ __all__ = [
     "all_rows",
     "build_backbone",
     "each",
+    "few_clusters",
     "forward_crops",
     "group_batch_norm",
     "groups_of",
+    "head_of",
+    "head_words",
     "kmeans",
     "l2_normalize",
     "mean_over_processes",

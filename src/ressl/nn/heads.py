@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,3 +48,40 @@ class MLP(nn.Sequential):
         if last_norm:
             layers.append(GroupedBatchNorm1d(dims[-1], groups, affine=False))
         super().__init__(*layers)
+
+
+def head_words(shapes: Mapping[str, Sequence[int]]) -> str:
+    """A head in words, from the names and shapes of its tensors: ``linear 512 unbiased, norm, relu, linear 128``.
+
+    It must be a linear layer, or linear layers and norms with ReLUs between them, as all heads here are.
+    """
+    words = []
+    for i in range(1 + max(int(name.partition(".")[0]) for name in shapes)):
+        if f"{i}.running_mean" in shapes:
+            words.append("norm" if f"{i}.weight" in shapes else "norm unscaled")
+        elif f"{i}.weight" in shapes:
+            words.append(f"linear {shapes[f'{i}.weight'][0]}" + ("" if f"{i}.bias" in shapes else " unbiased"))
+        else:
+            words.append("relu")
+    return ", ".join(words)
+
+
+def head_of(words: str, in_dim: int) -> nn.Sequential:
+    """The head that :func:`head_words` describes.
+
+    >>> head_of("linear 8, relu, linear 2", 4)[2]
+    Linear(in_features=8, out_features=2, bias=True)
+    """
+    layers: list[nn.Module] = []
+    for word in words.split(", "):
+        match word.split():
+            case ["linear", width, *rest] if width.isdecimal() and rest in ([], ["unbiased"]):
+                layers.append(nn.Linear(in_dim, int(width), bias=not rest))
+                in_dim = int(width)
+            case ["norm", *rest] if rest in ([], ["unscaled"]):
+                layers.append(nn.BatchNorm1d(in_dim, affine=not rest))
+            case ["relu"]:
+                layers.append(nn.ReLU(inplace=True))
+            case _:
+                raise ValueError(f"a head is made of 'linear N', 'norm' and 'relu', not '{word}'")
+    return nn.Sequential(*layers)

@@ -38,6 +38,15 @@ def kmeans(points: Tensor, k: int, *, key: Tensor | int, round: Tensor | int = 0
     return Clusters(centroids, labels, distance.sum())
 
 
+def few_clusters(k: int, n: int) -> int:
+    """``k``, or a quarter of ``n`` points where those are fewer: a cluster of one point says nothing of its place.
+
+    >>> few_clusters(1000, 50_000), few_clusters(1000, 600)
+    (1000, 150)
+    """
+    return k if k <= n else max(1, n // 4)
+
+
 def assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest centroid of each point (N) and the squared distance to it (N)."""
     size = max(1, CHUNK // len(centroids))

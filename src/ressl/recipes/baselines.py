@@ -67,7 +67,7 @@ BASELINES: dict[str, Baseline] = {
     "mochi": Baseline(PAIR, options={"temperature": 0.2}),
     "cpc-v2": Baseline((Crop("weak"),), ONE_GROUP | {"lr": 0.12}, {"hidden_dim": 256, "output_dim": 64}),
     "pcl-v2": Baseline(PAIR, options={"temperature": 0.2}),
-    "adco": Baseline(PAIR, options={"temperature": 0.12}),
+    "adco": Baseline((STRONG, Crop(changes=STRONGER)), options={"temperature": 0.12}),  # the key, the query
     "clsa": Baseline((*PAIR, Crop(changes=STRONGER)), options={"temperature": 0.2}),
     # 224, 192, 160, 128 and 96 px of 224
     "clsa-multi": Baseline(

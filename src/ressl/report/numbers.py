@@ -26,6 +26,11 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
     beside = "" if theirs is None else f"{theirs:.2f}"
     if protocol == "knn" and "top1" in result:
         return [Row(f"kNN{on}", f"{result['top1']:.2f}", f"k = {result['settings']['k']}", beside)]
+    if "scores" in result:  # the demo's, on cached features
+        ours, plain, start = (result["scores"][key] for key in ("ressl", "pixels", "untrained"))
+        notes = lambda key: f"untrained {start[key]:.2f}, pixels {plain[key]:.2f}"
+        shown = {"linear": "linear", "knn": "kNN"}
+        return [Row(f"{text}, demo", f"{ours[key]:.2f}", notes(key)) for key, text in shown.items()]
     if "last" in result:
         best = f"best {result['best']:.2f} (epoch {result['best_epoch']})"
         return [Row(f"{protocol.replace('-', ', ')}{on}", f"{result['last']:.2f}", best, beside)]

@@ -16,7 +16,8 @@ from ressl.reproduce.tables import SETS, TABLE2, TABLE4, TEMPERATURE, TITLES, Ce
 
 FEWEST = 3  # points of a curve
 COMPARED = "cifar10"  # the recipe on which methods are compared
-_TEACHER = ("teacher", "teacher_backbone", "teacher_stem", "teacher_width", "teacher_hidden_dim")  # what SEED distils
+_NETWORK = ("teacher_backbone", "teacher_stem", "teacher_width", "teacher_hidden_dim", "teacher_head")
+_TEACHER = ("teacher", *_NETWORK)  # what SEED distils
 
 
 @dataclass(frozen=True)
