@@ -92,6 +92,7 @@ class Fed(Speed):
     loader: str
     workers: int
     share_of_step: float
+    files: NotRequired[str]  # what was read
     idle_share: NotRequired[float]  # of the step fed by the loader
 
 
@@ -277,7 +278,7 @@ def _wrong_fields(kind: Any, value: Any, where: str) -> str | None:
 def _is(kind: type, value: Any) -> bool:
     if kind is float:
         return type(value) is int or (type(value) is float and math.isfinite(value))
-    return type(value) is kind
+    return isinstance(value, str) if kind is str else type(value) is kind
 
 
 def _shown(value: Any) -> str:
