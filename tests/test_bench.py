@@ -164,6 +164,16 @@ def test_the_loader_streams_the_files_it_is_given_and_idle_is_what_the_step_wait
     assert rows[2][0] == f"step fed by the loader (device idle {100 * fed['idle_share']:.0f} %)"
 
 
+def test_batches_that_lay_ready_are_not_measured(monkeypatch):
+    """While a step is compiled the workers fill their queue; taken from there, any loader looks fast."""
+    taken, clock = [], []
+    monkeypatch.setattr(loader, "_batches", lambda made: iter(lambda: taken.append(1), 0))
+    monkeypatch.setattr(loader, "_each", lambda call, *more: clock.append(len(taken)) or 1.0)
+    recipe = tiny()
+    loader._stream(recipe, pictures(64, 16), CPU, 3, 0.0)
+    assert clock == [8]
+
+
 def test_shards_are_read_as_their_files_are(tmp_path, make_folder):
     paths = sorted(make_folder(n=4).rglob("*.*"))
     paths = [path for path in paths if path.is_file()]

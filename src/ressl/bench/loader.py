@@ -162,7 +162,8 @@ def _batches(loader: StreamingLoader) -> Iterator[Batch]:
 def _stream(recipe: Recipe, source: Source, device: torch.device, workers: int, seconds: float) -> float:
     loader = StreamingLoader(source, recipe.views, recipe.batch_size, device, recipe.seed, workers)
     batches = _batches(loader)
-    next(batches)  # the workers have started
+    for _ in range(_ready(workers)):
+        next(batches)
     try:
         return recipe.batch_size / _each(lambda: next(batches), device, seconds)
     finally:
@@ -180,7 +181,7 @@ def _fed(recipe: Recipe, source: Source, device: torch.device, workers: int, sec
     accelerate(step, "auto")
     step.begin_epoch(0)
     batches = _batches(loader)
-    for _ in range(2):
+    for _ in range(_ready(workers)):
         held = next(batches)
         step.advance(held)
     try:
@@ -191,8 +192,13 @@ def _fed(recipe: Recipe, source: Source, device: torch.device, workers: int, sec
     return recipe.batch_size / fed, max(0.0, 1 - alone / fed)
 
 
+def _ready(workers: int) -> int:
+    """Batches to take before the clock starts: two, and what the workers had lying there while the step was built."""
+    return 2 + 2 * workers
+
+
 def _each(call: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Seconds per call over one long stretch: a queue of batches hides how long the next one takes, for a while."""
+    """Seconds per call over one stretch: in short ones, what workers have lying there would hide what they need."""
     wait(device)
     start, count = time.perf_counter(), 0
     while count == 0 or time.perf_counter() - start < seconds:
