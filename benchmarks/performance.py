@@ -54,11 +54,13 @@ def speeds(rows: list[Record], name: str, base: Record) -> Iterator[list[object]
 
 
 def ideas(rows: list[Record]) -> Iterator[list[object]]:
+    speeds = {row["ideas"]: row["images_per_second"] for row in rows}
     whole = rows[0]["images_per_second"]
     for row in rows[1:]:
         speed, dropped = row["images_per_second"], row.get("dropped", False)
         name = row["ideas"].removeprefix("without ")
-        worth = (speed / whole if dropped else whole / speed) - 1
+        beside = speeds[row["against"]] if "against" in row else whole  # what was dropped may have gone without another
+        worth = (speed / beside if dropped else whole / speed) - 1
         verdict = "dropped" if dropped else "kept"
         yield [name, REASONS.get(name, ""), number(speed), f"{100 * worth:+.1f} %", verdict]
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import tarfile
 import time
 from pathlib import Path
 
@@ -9,16 +10,22 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from ressl import cli
 from ressl.bench import cost as costs
-from ressl.bench import suite
+from ressl.bench import loader, suite
 from ressl.bench.loader import loader_speed
 from ressl.bench.parts import flops_per_image, loss_cost
+from ressl.bench.phases import step_phases
 from ressl.bench.steps import pictures, pil_loader, step_speed
 from ressl.bench.timing import seconds_per_call
+from ressl.engine.step import TrainStep
 from ressl.errors import ResslError
+from ressl.methods import ReSSL
 from ressl.nn import build_backbone
 from ressl.recipes import get_recipe
+from ressl.reproduce.schema import misfit
 
+ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
 
 
@@ -127,6 +134,100 @@ def test_the_loader_is_measured_with_and_without_a_step():
     assert rows[-1]["share_of_step"] == 1.0
 
 
+def test_the_loader_streams_the_files_it_is_given_and_idle_is_what_the_step_waits(tmp_path, make_folder, monkeypatch):
+    """So few small pictures would lie on the device, were they not to be streamed; and an epoch of them is long."""
+    seen = []
+
+    class Slow(loader.StreamingLoader):
+        def __init__(self, source, *more):
+            super().__init__(source, *more)
+            seen.append(len(source))
+
+        def iterate(self, epoch, start_step=0):
+            for batch in super().iterate(epoch, start_step):
+                time.sleep(0.15)
+                yield batch
+
+    folder, recipe = make_folder(n=12), tiny()
+    monkeypatch.setattr(loader, "StreamingLoader", Slow)
+    monkeypatch.setattr(loader, "STEPS", 10)
+    monkeypatch.setattr(suite, "small", lambda named: recipe)
+    found = suite.bench("cifar10", parts=("loader",), device=CPU, workers=0, seconds=0.05, data=str(folder))
+    decoded, streamed, fed, resident = found["loader"]
+    assert {row["files"] for row in (decoded, streamed, fed)} == {"12 files of --data"}
+    assert seen == [168, 168]  # ten batches of 16, of whole rounds
+    assert str(tmp_path) not in json.dumps(found)
+    assert misfit(found) is None
+    assert 0.5 < fed["idle_share"] < 1
+    assert fed["share_of_step"] == pytest.approx(fed["images_per_second"] / resident["images_per_second"], abs=1e-3)
+    (_, _, rows), *_ = suite.tables(found)
+    assert rows[2][0] == f"step fed by the loader (device idle {100 * fed['idle_share']:.0f} %)"
+
+
+def test_batches_that_lay_ready_are_not_measured(monkeypatch):
+    """While a step is compiled the workers fill their queue; taken from there, any loader looks fast."""
+    taken, clock = [], []
+    monkeypatch.setattr(loader, "_batches", lambda made: iter(lambda: taken.append(1), 0))
+    monkeypatch.setattr(loader, "_each", lambda call, *more: clock.append(len(taken)) or 1.0)
+    recipe = tiny()
+    loader._stream(recipe, pictures(64, 16), CPU, 3, 0.0)
+    assert clock == [8]
+
+
+def test_shards_are_read_as_their_files_are(tmp_path, make_folder):
+    paths = sorted(make_folder(n=4).rglob("*.*"))
+    paths = [path for path in paths if path.is_file()]
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for path in paths:
+            tar.add(path, path.name)
+    source = loader.files_of(str(tmp_path / "a.tar"))
+    assert [source.raw(i) for i in range(len(source))] == [path.read_bytes() for path in paths]
+    again = loader.Repeated(source, 6)
+    assert len(again) == 8
+    assert (again.read(5) == source.read(1)).all()
+    assert again.identify(5) == source.identify(1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--parts", "loss", "--data", "."], "--data is read by the part 'loader' alone; add it to --parts"),
+        (["--parts", "loader", "--data", "shapes"], "shapes holds no picture files to read"),
+        (["--parts", "loader", "--data", "nowhere"], "there is no folder nowhere"),
+    ],
+)
+def test_data_that_nothing_reads_is_a_mistake(asked, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", "--device", "cpu", *asked]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_profile_gives_every_phase_its_time(monkeypatch):
+    """What makes one phase slower is found in that phase."""
+
+    def slower(place, name, seconds):
+        function = getattr(place, name)
+
+        def slow(*args, **more):
+            time.sleep(seconds)
+            return function(*args, **more)
+
+        monkeypatch.setattr(place, name, slow)
+
+    slower(TrainStep, "make_views", 0.02)
+    slower(ReSSL, "target", 0.03)
+    slower(torch.Tensor, "backward", 0.04)
+    slower(ReSSL, "after_step", 0.05)
+    found = step_phases(tiny(), CPU, 0.05)
+    times = {row["phase"]: row["milliseconds"] for row in found["phases"]}
+    assert list(times) == ["views", "forward", "backward", "optimiser and teacher"]
+    assert [time >= least for time, least in zip(times.values(), (20, 30, 40, 50), strict=True)] == [True] * 4
+    assert sum(row["share"] for row in found["phases"]) == pytest.approx(1, abs=1e-3)
+    assert found["milliseconds"] == pytest.approx(sum(times.values()), abs=0.01)
+    assert (found["engine"], found["batch"]) == ("eager", 16)
+
+
 def test_the_cost_table_measures_every_method_there_is(monkeypatch):
     monkeypatch.setattr(costs, "METHODS", {"ressl": None})
     left_out, kept = [], []
@@ -161,7 +262,7 @@ def test_embedding_is_timed_once_the_model_is_ready(capsys: pytest.CaptureFixtur
 
 def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record as it would be made on a GPU, its numbers invented."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     performance = importlib.import_module("performance")
     step = {"engine": "graph", "precision": "bf16", "batch": 256, "images_per_second": 56_000.0, "start_seconds": 9.0,
             "peak_memory_gb": 1.6, "step_memory_gb": 1.3, "data_memory_gb": 0.2}  # fmt: skip
@@ -180,6 +281,7 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
             "linear": {"last": 90.25, "best": 90.5, "seconds": 15.0, "start_seconds": 5.5}}  # fmt: skip
     (tmp_path / "bench-cifar10-cuda-x.json").write_text(json.dumps(record))
     (tmp_path / "cold-cifar10-cuda-x.json").write_text(json.dumps(cold))
+    assert performance.page(ROOT / "results") == (ROOT / "docs" / "PERFORMANCE.md").read_text(encoding="utf-8")
     text = performance.page(tmp_path)
     assert "| CIFAR-10, batch 256, images/s | 56,000.000 | >= 55,000 | met |" in text
     assert "| CIFAR-10, batch 1024, images/s | 70,000.000 | >= 80,000 | missed |" in text

@@ -1,13 +1,17 @@
 """The arithmetic of docs/SCALING.md: by hand here, by the program there."""
 
+import importlib
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ressl.bench.scaling import Machine, efficiency, traffic
 from ressl.recipes import get_recipe
 
-DOC = Path(__file__).parent.parent / "docs" / "SCALING.md"
+ROOT = Path(__file__).parent.parent
+DOC = ROOT / "docs" / "SCALING.md"
 MACHINE = Machine(step_seconds=0.053)
 
 
@@ -36,7 +40,53 @@ def test_the_tables_of_the_document_are_computed():
         assert f"| {n} | {' | '.join(megabytes)} | {' | '.join(shares)} |" in text
 
 
-def test_what_is_not_measured_says_so():
-    assert DOC.read_text().count("not measured yet") >= 3
+def bench(**parts: Any) -> dict[str, Any]:
+    made = {"device": "cuda", "gpu": "some GPU", "torch": "2.11", "commit": "abc"}
+    return {"kind": "bench", "name": "imagenet-r50", "started": "2026-01-02T00:00:00Z", "environment": made} | parts
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("scaling")
+
+
+def test_the_measured_table_is_what_the_records_say(generator) -> None:
+    """Run 'python benchmarks/scaling.py' after a new record."""
+    text = DOC.read_text(encoding="utf-8")
+    assert generator.page(text, ROOT / "results") == text
+
+
+def test_measured_figures_are_the_newest_and_the_rest_says_so(generator, tmp_path: Path) -> None:
+    text = DOC.read_text(encoding="utf-8")
+    assert generator.page(text, tmp_path).count("| not measured yet |") == 4
+    step = {"engine": "graph", "precision": "bf16", "batch": 256, "images_per_second": 4900.0, "peak_memory_gb": 12.0}
+    fed = {"loader": "step fed by the loader", "workers": 16, "images_per_second": 4410.0, "share_of_step": 0.9,
+           "idle_share": 0.0849, "files": "50,000 files of --data"}  # fmt: skip
+    phases = [{"phase": name, "milliseconds": 13.0, "share": 0.25} for name in ("views", "forward", "backward", "rest")]
+    profile = {"engine": "compile", "precision": "bf16", "batch": 256, "milliseconds": 52.0, "phases": phases}
+    cost = bench(small=False, rows=[{"name": "ReSSL", **step, "images_per_second": 5100.0}])
+    records = [
+        bench(engines=[step], loader=[fed]),
+        bench(loader=[fed | {"images_per_second": 1.0}], profile=profile, started="2026-01-01T00:00:00Z"),  # older
+        cost | {"kind": "cost", "name": "imagenet", "started": "2026-01-03T00:00:00Z"},
+        bench(engines=[step | {"images_per_second": 7.0}], name="cifar10", started="2026-01-04T00:00:00Z"),
+    ]
+    for number, record in enumerate(records):
+        (tmp_path / f"{number}.json").write_text(json.dumps(record))
+    made = generator.page(text, tmp_path)
+    assert "not measured yet" not in made
+    assert "| 5,100 images/s, 12.0 GB | `ressl cost` | some GPU, torch 2.11, commit abc |" in made
+    assert "| 4,410 images/s, 90 % of the speed on resident pictures (50,000 files of --data, 16 workers) |" in made
+    assert "| 8.5 % |" in made
+    assert "| views 25.0 %, forward 25.0 %, backward 25.0 %, rest 25.0 % (of 52.0 ms, compile) |" in made
+    assert made.split(generator.NEXT)[1] == text.split(generator.NEXT)[1]
+    (tmp_path / "2.json").write_text(json.dumps(cost | {"kind": "cost", "name": "imagenet", "small": True}))  # a toy
+    assert "| 4,900 images/s, 12.0 GB | `ressl bench imagenet-r50 --parts engines:graph` |" in generator.page(
+        text, tmp_path
+    )
+
+
+def test_an_assumption_is_not_changed_by_chance():
     with pytest.raises(AttributeError):
         Machine(step_seconds=1.0).step_seconds = 2.0  # type: ignore[misc]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invented import cost
 from PIL import Image
 
 from ressl import cli, drawing
@@ -120,10 +121,7 @@ def test_the_cost_table_is_measured_and_written(tmp_path, two_rows, capsys) -> N
 
 
 def test_a_card_that_was_measured_is_not_measured_again(tmp_path, monkeypatch, capsys) -> None:
-    rows = [{"name": "ReSSL", "images_per_second": 4321.0, "hours_per_epoch": 0.1, "peak_memory_gb": 11.0,
-             "paper": {"hours_per_epoch": 2.33, "memory_gb": 42}}]  # fmt: skip
-    found = {"kind": "cost", "name": "imagenet", "small": False, "started": "2026-01-01T00:00:00Z", "took": 90.0,
-             "seconds": 2.0, "environment": {"gpu": "some GPU"}, "rows": rows, "ratios": []}  # fmt: skip
+    found = cost("imagenet", {"ReSSL": 4321.0})
     (tmp_path / "cost.json").write_text(json.dumps(found))
     monkeypatch.setattr(reproduce, "cost", lambda *a, **k: pytest.fail("measured again"))
     monkeypatch.setattr(reproduce, "environment", lambda device: {"gpu": "some GPU"})

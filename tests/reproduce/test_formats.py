@@ -68,7 +68,7 @@ def test_lowshot_measures_one_run_by_four_numbers(tmp_path, words, lowshot, caps
     text = page(Ledger(tmp_path / "led"))
     assert f"| ReSSL | K 16 | 79.17 | {rows[16]['mean']:.2f} (n 1) |" in text
     assert f"| ReSSL | all labels | 86.31 | {rows[None]['mean']:.2f} (n 1) |" in text
-    assert "`ressl reproduce lowshot --only 'ReSSL'` |" in text
+    assert "`ressl reproduce lowshot --only 'ReSSL, K 16' --seeds 0 --into mine` |" in text
     assert "STL-10 and ImageNet have not been measured" in text
     monkeypatch.setattr(running, "make", lambda *a: pytest.fail("made again"))
     assert cli.main(["reproduce", "lowshot", "--only", "ReSSL", *words]) == 0

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from invented import record, write
 
 from ressl import cli
+from ressl.commands import reproduce
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError
 from ressl.recipes import get_recipe
@@ -33,7 +36,7 @@ SMALL = Table(
 @pytest.mark.parametrize(
     ("name", "cells"),
     [("table1", 24), ("table2", 56), ("table3", 8), ("table4", 24), ("table-temperature", 12),
-     ("table-augmentation", 13), ("imagenet", 6), ("lowshot", 16)],
+     ("table-augmentation", 13), ("imagenet", 20), ("lowshot", 16)],
 )  # fmt: skip
 def test_every_cell_is_a_recipe_that_can_run(name: str, cells: int) -> None:
     planned = jobs(TABLES[name])
@@ -43,6 +46,29 @@ def test_every_cell_is_a_recipe_that_can_run(name: str, cells: int) -> None:
     assert len({job.key for job in planned}) == len(each_once(planned)) == runs
     for job in planned:
         job.recipe.check()
+
+
+TABLES_5_TO_7 = """
+Supervised 76.5, InstDisc 58.5, LocalAgg 58.8, MoCo v2 67.5, MoCHi 68.0, CPC v2 63.8, PCL v2 67.6, AdCo 68.6, ReSSL 69.9
+CLSA-Single 69.4, SimCLR 66.8, SwAV 69.1, SimSiam 70.0, BYOL 70.6
+SwAV 72.7, CLSA-Multi 73.3, ReSSL 73.8, ReSSL 74.7
+MoCo v2 52.2, ReSSL 58.1
+"""  # as the paper prints them, but for AdCo's multi-crop and SEED
+
+
+def test_the_numbers_of_imagenet_are_the_papers() -> None:
+    written = [entry.rsplit(" ", 1) for line in TABLES_5_TO_7.strip().splitlines() for entry in line.split(", ")]
+    cells = TABLES["imagenet"].cells
+    assert [(cell.row.split(",")[0].lower(), cell.paper) for cell in cells] == [
+        (row.lower(), float(number)) for row, number in written
+    ]
+    for job in jobs(TABLES["imagenet"]):
+        if job.cell.row != "SwAV":  # whose recipe is the one with multi-crop
+            assert job.recipe.paper == {"linear": job.cell.paper}, job.name
+    sizes = {job.cell.row: [view.size for view in job.recipe.views] for job in jobs(TABLES["imagenet"])}
+    assert sizes["SwAV"] == [224, 224]
+    assert sizes["SwAV, multi-crop"] == [224, 224, 112, 112, 112, 112]
+    assert {job.recipe.epochs for job in jobs(TABLES["imagenet"]) if job.cell.row != "supervised"} == {200}
 
 
 def test_the_best_cells_of_the_ablations_are_the_recipes_themselves() -> None:
@@ -74,20 +100,15 @@ def test_words_choose_cells() -> None:
         jobs(TABLES["table2"], only="svhn")
 
 
+def test_a_cell_by_its_whole_name_is_that_cell_alone() -> None:
+    assert len(jobs(TABLES["table-augmentation"], only="jitter | Tiny ImageNet")) == 3  # words are in others, too
+    for table in TABLES.values():
+        for cell in table.cells:
+            assert [job.cell for job in jobs(table, only=f"{cell.row}, {cell.column}")] == [cell]
+
+
 def record_of(job: Job, last: float, finished: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
-    recipe = json.loads(job.recipe.to_json())
-    evaluations = {"linear": {"last": last, "best": last + 0.5}}
-    return {
-        "kind": "pretrain", "name": recipe["name"], "recipe": recipe, "seed": recipe["seed"], "commit": "abc",
-        "environment": {"device": "cuda", "gpu": "some GPU"}, "finished": finished, "seconds": 120.0, "steps": 1,
-        "images_per_second": 1000.0, "evaluations": evaluations, "curves": {"knn": [[1, 40.0]]},
-    }  # fmt: skip
-
-
-def write(folder: Path, *records: dict[str, Any]) -> Ledger:
-    for number, record in enumerate(records):
-        (folder / f"{number}.json").write_text(json.dumps(record))
-    return Ledger(folder)
+    return record(job.recipe, last, finished=finished)
 
 
 def test_the_newest_evaluated_record_of_the_experiment_is_found(tmp_path: Path) -> None:
@@ -103,10 +124,10 @@ def test_the_newest_evaluated_record_of_the_experiment_is_found(tmp_path: Path) 
 
 def test_a_record_from_before_a_field_existed_is_still_its_experiment(tmp_path: Path) -> None:
     job = jobs(TABLES["table3"])[0]
-    record = copy.deepcopy(record_of(job, 80.0))
-    del record["recipe"]["knn_temperature"]
-    del record["recipe"]["views"][0]["solarize_threshold"]
-    assert write(tmp_path, record).find(job) is not None
+    old = copy.deepcopy(record_of(job, 80.0))
+    del old["recipe"]["knn_temperature"]
+    del old["recipe"]["views"][0]["solarize_threshold"]
+    assert write(tmp_path, old).find(job) is not None
 
 
 def test_seeds_become_mean_and_spread() -> None:
@@ -129,12 +150,8 @@ def test_time_is_taken_from_runs_alike(tmp_path: Path) -> None:
     short, other = record_of(jobs(TABLES["table3"], epochs=2)[0], 1.0), record_of(half, 1.0)
     other["recipe"]["batch_size"] = 64
     assert write(tmp_path, record_of(half, 1.0), short, other).seconds(job) == pytest.approx(240.0)  # the nearest
-
-
-def test_what_is_no_record_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{broken")
-    with pytest.raises(ResslError, match="cannot read the record"):
-        Ledger(tmp_path)
+    several = [record_of(half, 1.0) | {"seconds": seconds} for seconds in (100.0, 110.0, 500.0)]
+    assert write(tmp_path, *several).seconds(job) == pytest.approx(220.0)  # not the slowest
 
 
 class Stopping(running.Quiet):
@@ -186,12 +203,12 @@ def test_the_page_is_what_the_ledger_says() -> None:
 
 
 def test_a_cell_on_the_page_has_its_number_and_its_command(tmp_path: Path) -> None:
-    job = jobs(TABLES["table3"], only="contrastive teacher | cifar-10 |")[0]
-    text = page(write(tmp_path, record_of(job, 86.0)))
+    made = jobs(TABLES["table3"], only="contrastive teacher, CIFAR-10", seeds=(2, 0))
+    text = page(write(tmp_path, *[record_of(job, 86.0 + i) for i, job in enumerate(made)]))
     line = next(line for line in text.splitlines() if line.startswith("| contrastive teacher"))
-    assert "| 86.17 | 86.00 (n 1, best 86.50) | -0.17 |" in line
-    assert "`ressl pretrain cifar10 --views strong strong`" in line
-    assert get_recipe("cifar10").replace(views=["strong", "strong"]) == job.recipe.replace(seed=0)
+    assert "| 86.17 | 86.50 ± 0.71 (n 2, best 87.00) | +0.33 |" in line
+    again = "ressl reproduce table3 --only 'contrastive teacher, CIFAR-10' --seeds 0 2 --into mine"
+    assert line.endswith(f"| `{again}` |")
 
 
 def test_other_runs_say_what_they_change() -> None:
@@ -200,11 +217,18 @@ def test_other_runs_say_what_they_change() -> None:
     assert changes(json.loads(get_recipe("cifar10").to_json())) == ""
 
 
-def test_the_commands_on_the_page_name_known_options() -> None:
-    parser = cli.build_parser("pretrain")
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_command_of_a_cell_makes_its_runs_and_no_others(quick, tmp_path, monkeypatch, capsys) -> None:
+    """Pasted as it is, into an empty place: every seed's run is what the ledger knows as that cell."""
+    monkeypatch.chdir(tmp_path)
+    planned: list[Job] = []
+    monkeypatch.setattr(reproduce, "_make", lambda options, jobs, *rest: planned.extend(jobs))
     for table in TABLES.values():
-        for cell in table.cells:
-            options, rest = parser.parse_known_args(command(cell).split()[1:])
-            assert not rest
-            assert options.recipe == cell.recipe
+        for cell in (table.cells[0], table.cells[-1]):
+            words = shlex.split(command(table, cell, [1, 0], quick))
+            assert words[0] == "ressl"
+            planned.clear()
+            assert cli.main(words[1:]) == 0
+            wanted = jobs(table, only=f"{cell.row}, {cell.column}", seeds=(0, 1), quick=quick)
+            assert [(job.cell, job.key) for job in planned] == [(job.cell, job.key) for job in wanted]
     assert grid.LINEAR == "linear"

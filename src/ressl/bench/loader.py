@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from ressl.bench.steps import pictures, step_speed
-from ressl.bench.timing import peak_memory_gb, wait
-from ressl.data.base import FileSource
+from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
+from ressl.data.base import FileSource, Source
 from ressl.data.batches import Batch
-from ressl.data.decode import decode
+from ressl.data.decode import Bitmap, BrokenImage, Picture
+from ressl.data.sources import open_source, parse_data, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.engine.accelerate import accelerate
+from ressl.errors import ResslError
 from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
 SIDES = (375, 500)  # a usual picture of ImageNet
 FILES = 512
+STEPS = 1000  # of an epoch, at least
 
 
 def jpegs(folder: Path, count: int, sides: tuple[int, int] = SIDES) -> FileSource:
@@ -39,24 +44,83 @@ def jpegs(folder: Path, count: int, sides: tuple[int, int] = SIDES) -> FileSourc
     return FileSource("random JPEG files", paths)
 
 
-def loader_speed(recipe: Recipe, device: torch.device, workers: int, seconds: float) -> list[dict[str, Any]]:
-    """Images per second: one core decoding whole files, the loader, the step fed by it, and the step without it."""
-    on_gpu = device.type == "cuda"
-    sides = SIDES if on_gpu else (96, 128)
+def files_of(data: str) -> FileSource:
+    """The pictures to read: a folder, a list, shards, or a named set that lies as files."""
+    kind, place = parse_data(data)
+    source = open_source(kind, pretrain_split(kind), place)
+    if not isinstance(source, FileSource):
+        raise ResslError(f"{kind} holds no picture files to read; give a folder, a list.txt or shards to --data")
+    return source
+
+
+class Repeated(Source):
+    """The same pictures over and over: an epoch so long that its end, where workers wait, is not what is measured."""
+
+    def __init__(self, source: Source, at_least: int) -> None:
+        self.source, self.times = source, -(-at_least // len(source))
+        self.name, self.classes = source.name, source.classes
+        self.labels = None if source.labels is None else source.labels.repeat(self.times)
+
+    def __len__(self) -> int:
+        return len(self.source) * self.times
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        return self.source.read(index % len(self.source))
+
+    def open(self, index: int) -> Picture | Bitmap:
+        return self.source.open(index % len(self.source))
+
+    def identify(self, index: int) -> str:
+        return self.source.identify(index % len(self.source))
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        return self.source.size
+
+
+def loader_speed(
+    recipe: Recipe, device: torch.device, workers: int, seconds: float, data: str | None = None
+) -> list[dict[str, Any]]:
+    """Images per second: one core decoding whole files, the loader, the step fed by it, and the step without it.
+
+    From the files of ``data``, else from random ones. They are streamed, also where they would fit on the device.
+    """
     with TemporaryDirectory() as folder:
-        source = jpegs(Path(folder), max(recipe.batch_size, FILES if on_gpu else 64), sides)
-        rows = [_row("whole files decoded, one core", 1, _decode(source, seconds))]
-        if on_gpu:
-            rows.append(_row("whole files decoded by nvJPEG", 0, _nvjpeg(source, device, seconds)))
-        fast = _stream(recipe, source, device, workers, seconds)
-        rows.append(_row("loader: decode, crop, to the device", workers, fast))
-        rows.append(_row("step fed by the loader", workers, _fed(recipe, source, device, workers, seconds)))
-    alone = step_speed(recipe, device, "auto", "bf16" if on_gpu else "fp32", seconds)
+        if data is None:
+            sides = SIDES if device.type == "cuda" else (96, 128)
+            files = jpegs(Path(folder), FILES if device.type == "cuda" else 64, sides)
+            what = f"{len(files):,} random JPEG files of {sides[0]} x {sides[1]}"
+        else:
+            files = files_of(data)
+            what = f"{len(files):,} files of --data"
+        rows = _from_files(recipe, files, device, workers, seconds)
+    alone = step_speed(recipe, device, "auto", _precision(device), seconds)
     last = _row("step on resident pictures", 0, alone["images_per_second"])
     rows.append(last | {"peak_memory_gb": peak_memory_gb(device)})
     for row in rows:
         row["share_of_step"] = round(row["images_per_second"] / alone["images_per_second"], 3)
+        row["files"] = what
+    rows[-1]["files"] = "random pictures on the device"
     return rows
+
+
+def _from_files(
+    recipe: Recipe, files: FileSource, device: torch.device, workers: int, seconds: float
+) -> list[dict[str, Any]]:
+    rows = [_row("whole files decoded, one core", 1, _decode(files, seconds))]
+    if device.type == "cuda" and (rate := _nvjpeg(files, device, seconds)):
+        rows.append(_row("whole files decoded by nvJPEG", 0, rate))
+    source = Repeated(files, STEPS * recipe.batch_size)
+    if "bank_size" in recipe.options:
+        recipe = recipe.replace(bank_size=len(source))
+    rows.append(_row("loader: decode, crop, to the device", workers, _stream(recipe, source, device, workers, seconds)))
+    rate, idle = _fed(recipe, source, device, workers, seconds)
+    rows.append(_row("step fed by the loader", workers, rate) | {"idle_share": round(idle, 3)})
+    return rows
+
+
+def _precision(device: torch.device) -> str:
+    return "bf16" if device.type == "cuda" else "fp32"
 
 
 def _row(name: str, workers: int, rate: float) -> dict[str, Any]:
@@ -64,25 +128,28 @@ def _row(name: str, workers: int, rate: float) -> dict[str, Any]:
 
 
 def _decode(source: FileSource, seconds: float) -> float:
-    start, count = time.perf_counter(), 0
+    start, count, read = time.perf_counter(), 0, 0
     while time.perf_counter() - start < seconds:
-        decode(source.paths[count % len(source)])
+        with contextlib.suppress(BrokenImage):
+            source.read(count % len(source))
+            read += 1
         count += 1
-    return count / (time.perf_counter() - start)
+    return read / (time.perf_counter() - start)
 
 
-def _nvjpeg(source: FileSource, device: torch.device, seconds: float, batch: int = 64) -> float:
-    from torchvision.io import decode_jpeg, read_file
+def _nvjpeg(source: FileSource, device: torch.device, seconds: float, batch: int = 64) -> float | None:
+    """None where there are no JPEG files among the first, or none that it takes."""
+    from torchvision.io import decode_jpeg
 
-    data = [read_file(source.paths[i]) for i in range(min(batch, len(source)))]
-    decode_jpeg(data, device=device)
-    wait(device)
-    start, count = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        decode_jpeg(data, device=device)
-        wait(device)
-        count += len(data)
-    return count / (time.perf_counter() - start)
+    data = []
+    for i in range(min(batch, len(source))):
+        with contextlib.suppress(BrokenImage, OSError):
+            if (raw := source.raw(i)).startswith(b"\xff\xd8"):
+                data.append(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
+    try:
+        return len(data) / seconds_per_call(lambda: decode_jpeg(data, device=device), device, seconds) if data else None
+    except RuntimeError:  # four colours, or no nvJPEG in this torchvision
+        return None
 
 
 def _batches(loader: StreamingLoader) -> Iterator[Batch]:
@@ -92,35 +159,50 @@ def _batches(loader: StreamingLoader) -> Iterator[Batch]:
         epoch += 1
 
 
-def _stream(recipe: Recipe, source: FileSource, device: torch.device, workers: int, seconds: float) -> float:
+def _stream(recipe: Recipe, source: Source, device: torch.device, workers: int, seconds: float) -> float:
     loader = StreamingLoader(source, recipe.views, recipe.batch_size, device, recipe.seed, workers)
     batches = _batches(loader)
-    next(batches)  # the workers have started
-    start, count = time.perf_counter(), 0
-    while count == 0 or time.perf_counter() - start < seconds:
+    for _ in range(_ready(workers)):
         next(batches)
-        count += recipe.batch_size
-    wait(device)
-    rate = count / (time.perf_counter() - start)
-    loader.close()
-    return rate
+    try:
+        return recipe.batch_size / _each(lambda: next(batches), device, seconds)
+    finally:
+        loader.close()
 
 
-def _fed(recipe: Recipe, source: FileSource, device: torch.device, workers: int, seconds: float) -> float:
+def _fed(recipe: Recipe, source: Source, device: torch.device, workers: int, seconds: float) -> tuple[float, float]:
+    """Images/s of the step fed by the loader, and the share of that time in which it waits for a batch.
+
+    That is one minus its time on a batch which lies on the device over its time when the loader brings each.
+    """
     loader = StreamingLoader(source, recipe.views, recipe.batch_size, device, recipe.seed, workers)
-    precision = "bf16" if device.type == "cuda" else "fp32"
-    step = build_step(recipe, build_method(recipe), loader, Settings(device=str(device), precision=precision), device)
+    settings = Settings(device=str(device), precision=_precision(device))
+    step = build_step(recipe, build_method(recipe), loader, settings, device)
     accelerate(step, "auto")
     step.begin_epoch(0)
     batches = _batches(loader)
-    for _ in range(2):
-        step.advance(next(batches))
+    for _ in range(_ready(workers)):
+        held = next(batches)
+        step.advance(held)
+    try:
+        fed = _each(lambda: step.advance(next(batches)), device, seconds)
+    finally:
+        loader.close()
+    alone = seconds_per_call(lambda: step.advance(held), device, seconds)
+    return recipe.batch_size / fed, max(0.0, 1 - alone / fed)
+
+
+def _ready(workers: int) -> int:
+    """Batches to take before the clock starts: two, and what the workers had lying there while the step was built."""
+    return 2 + 2 * workers
+
+
+def _each(call: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """Seconds per call over one stretch: in short ones, what workers have lying there would hide what they need."""
     wait(device)
     start, count = time.perf_counter(), 0
     while count == 0 or time.perf_counter() - start < seconds:
-        step.advance(next(batches))
-        count += recipe.batch_size
+        call()
+        count += 1
     wait(device)
-    rate = count / (time.perf_counter() - start)
-    loader.close()
-    return rate
+    return (time.perf_counter() - start) / count

@@ -23,6 +23,7 @@ from ressl.data.loaders import ResidentLoader
 from ressl.data.views import View
 from ressl.engine.accelerate import ALL_IDEAS, GraphedBody, Ideas, accelerate
 from ressl.engine.step import TrainStep
+from ressl.methods import Method
 from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
@@ -50,6 +51,16 @@ def _with_room(recipe: Recipe) -> tuple[Recipe, int]:
     return recipe, bank
 
 
+def on_random_pictures(recipe: Recipe, device: torch.device) -> tuple[Recipe, Method, ResidentLoader]:
+    """What a step is built of: the recipe, its method, and random pictures that lie on the device."""
+    recipe, count = _with_room(recipe)
+    method = build_method(recipe)
+    source = pictures(count, recipe.image_size)
+    if "labels" in method.wants:
+        source.labels = torch.arange(count) % method.classes
+    return recipe, method, ResidentLoader(source, recipe.batch_size, device, recipe.seed)
+
+
 def step_speed(
     recipe: Recipe,
     device: torch.device,
@@ -68,12 +79,7 @@ def step_speed(
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    recipe, count = _with_room(recipe)
-    method = build_method(recipe)
-    source = pictures(count, recipe.image_size)
-    if "labels" in method.wants:
-        source.labels = torch.arange(count) % method.classes
-    loader = ResidentLoader(source, recipe.batch_size, device, recipe.seed)
+    recipe, method, loader = on_random_pictures(recipe, device)
     data = peak_memory_gb(device)
     start = time.perf_counter()
     step = build_step(recipe, method, loader, Settings(device=str(device), precision=precision), device)

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from ressl.bench.features import embed_speed
-from ressl.bench.loader import loader_speed
+from ressl.bench.loader import files_of, loader_speed
 from ressl.bench.parts import flops_per_image, ideas_worth, loss_cost
+from ressl.bench.phases import step_phases
 from ressl.bench.steps import reference_speed, step_speed
 from ressl.bench.timing import ceilings
 from ressl.bench.views import views_speed
@@ -25,7 +26,7 @@ from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import plain
 
-PARTS = ("ceilings", "engines", "loss", "ideas", "ways", "views", "loader", "embed", "sweeps")
+PARTS = ("ceilings", "engines", "loss", "profile", "ideas", "ways", "views", "loader", "embed", "sweeps")
 SWEPT: dict[str, tuple[int, ...]] = {
     "batch_size": (128, 256, 512, 1024, 2048),
     "queue_size": (1024, 4096, 16384, 65536, 131072),
@@ -64,11 +65,19 @@ def bench(
     device: torch.device,
     workers: int,
     seconds: float | None = None,
+    data: str | None = None,
     say: Callable[[str], None] = print,
     keep: Callable[[dict[str, Any]], object] = lambda found: None,
 ) -> dict[str, Any]:
-    """Measure ``parts`` and return everything that was measured, ready for JSON; ``keep`` gets it after every row."""
+    """Measure ``parts`` and return everything that was measured, ready for JSON; ``keep`` gets it after every row.
+
+    The loader reads the pictures of ``data``, or random ones.
+    """
     wanted = chosen_parts(parts)
+    if data is not None and "loader" not in wanted:
+        raise ResslError("--data is read by the part 'loader' alone; add it to --parts")
+    if data is not None:
+        files_of(data)  # what is wrong with it is said before anything is measured
     on_gpu = device.type == "cuda"
     chosen = get_recipe(recipe) if on_gpu else small(get_recipe(recipe))
     spend = seconds if seconds is not None else 2.0
@@ -94,6 +103,10 @@ def bench(
             step_ms = 1000 * fastest["batch"] / fastest["images_per_second"]
             found["loss"] = loss_cost(chosen, device, step_ms, spend)
             say(f"loss: {found['loss']}")
+        elif part == "profile":
+            found["profile"] = step_phases(chosen, device, spend)
+            shares = (f"{row['phase']} {100 * row['share']:.0f} %" for row in found["profile"]["phases"])
+            say(f"profile, {found['profile']['engine']}: {', '.join(shares)}")
         elif part == "ideas" and on_gpu:
             take(ideas_worth(chosen, device, spend, say), found.setdefault("ideas", []))
         elif part == "ways" and not on_gpu:
@@ -101,9 +114,9 @@ def bench(
         elif part == "views":
             found["views"] = views_speed(chosen, device, workers, spend)
         elif part == "loader":
-            found["loader"] = loader_speed(chosen, device, workers, spend)
+            found["loader"] = loader_speed(chosen, device, workers, spend, data)
             for row in found["loader"]:
-                say(f"{row['loader']}: {row['images_per_second']:,.0f} images/s")
+                say(f"{_loader_name(row)}: {row['images_per_second']:,.0f} images/s")
         elif part == "embed":
             found["embed"] = row = embed_speed(chosen, device)
             say(f"{row['pictures']:,} pictures to features: {row['seconds']:.2f} s")
@@ -186,10 +199,15 @@ def tables(found: dict[str, Any]) -> list[tuple[str, str, Rows]]:
         made.append(("both views alone", "views", _rows(rows, itemgetter("views"), rows[-1])))
     if "loader" in found:
         rows = found["loader"]
-        made.append(("from JPEG files", "loader", _rows(rows, itemgetter("loader"), rows[-1])))
+        made.append((f"from {rows[0].get('files', 'JPEG files')}", "loader", _rows(rows, _loader_name, rows[-1])))
     for field, rows in found.get("sweeps", {}).items():
         made.append((f"sweep over {field}", field, _rows(rows, itemgetter(field), rows[0])))
     return made
+
+
+def _loader_name(row: dict[str, Any]) -> str:
+    idle = f" (device idle {100 * row['idle_share']:.0f} %)" if "idle_share" in row else ""
+    return f"{row['loader']}{idle}"
 
 
 def _rows(rows: list[dict[str, Any]], name: Callable[[dict[str, Any]], Any], base: dict[str, Any]) -> Rows:

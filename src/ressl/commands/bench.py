@@ -21,7 +21,8 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n  ressl bench\n  ressl bench tiny-imagenet --parts engines\n"
-        "  ressl bench imagenet-r50 --parts ceilings engines:graph loss sweeps:batch_size"
+        "  ressl bench imagenet-r50 --parts ceilings engines:graph loss sweeps:batch_size\n"
+        "  ressl bench imagenet-r50 --parts loader profile --data imagenet=/data/imagenet --seconds 30"
     )
     parser.add_argument("recipe", nargs="?", default="cifar10", help="whose step to measure (default: cifar10)")
     pieces = "; ".join(f"{part}:{', '.join(names)}" for part, names in suite.OF_PARTS.items())
@@ -30,7 +31,12 @@ def add_options(parser: ArgumentParser) -> None:
         help=f"{', '.join(suite.PARTS)} (default: all), or one piece of a part ({pieces})",
     )  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--workers", metavar="N", help="loader processes of the PIL reference (default: one per core)")
+    parser.add_argument(
+        "--data",
+        metavar="PLACE",
+        help="the loader's pictures: folder, list.txt, shards or NAME=PATH (default: random)",
+    )
+    parser.add_argument("--workers", metavar="N", help="loader processes (default: one per core)")
     parser.add_argument("--seconds", metavar="S", help="to spend on each measurement (default: 2)")
     parser.add_argument("--into", default="results", metavar="FOLDER", help="where JSON and plot go (default: results)")
 
@@ -45,6 +51,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         device=place,
         workers=workers,
         seconds=seconds,
+        data=options.data,
         say=_note,
         keep=lambda found: suite.write(found, options.into),
     )

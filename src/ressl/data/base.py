@@ -133,6 +133,11 @@ class FileSource(Source):
     def open(self, index: int) -> Picture:
         return Picture(self.paths[index])
 
+    def raw(self, index: int) -> bytes:
+        """The file as it lies there."""
+        with open(self.paths[index], "rb") as file:
+            return file.read()
+
     def identify(self, index: int) -> str:
         return self.paths[index]
 

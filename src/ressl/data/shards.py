@@ -40,6 +40,9 @@ class ShardSource(FileSource):
         self.shards, self.place = shards, place  # place: N x 3, of shard, offset, size
 
     def open(self, index: int) -> Picture:
+        return Picture(self.paths[index], self.raw(index))
+
+    def raw(self, index: int) -> bytes:
         shard, offset, size = self.place[index].tolist()
         name = self.paths[index]
         try:
@@ -50,7 +53,7 @@ class ShardSource(FileSource):
             raise BrokenImage(name, error.strerror or "cannot be read") from None
         if len(data) < size:
             raise BrokenImage(name, "the shard is cut short")
-        return Picture(name, data)
+        return data
 
     def read(self, index: int) -> NDArray[np.uint8]:
         with self.open(index) as picture:

@@ -21,6 +21,10 @@ Training:
   tests. Large JPEG files are decoded at a fraction of their size where every crop still gets twice the pixels it needs.
 - **Random numbers** (order, crops, weights, queue) are our own, so a seed of ours is none of the authors'.
 - **Short runs** (`--quick`) warm up for a tenth of their epochs, not for five.
+- **Tables 5 to 7.** SimCLR, BYOL and SwAV without multi-crop train with batches of 256, where the paper gives 4096.
+  SwAV's multi-crop is two views of 224 px and four of 112 px. Two rows are left out. AdCo with multi-crop (73.2): ours
+  has one query. SEED (57.6): its teacher must be trained first, by the row of MoCo v2, and is then named in
+  `ressl pretrain imagenet-r18 --method seed --teacher RUN --teacher-hidden-dim 4096 --then linear`.
 
 Where the paper is silent we follow the authors' code: a head without batch norm, a queue that begins as random unit
 vectors, a teacher of parameters only and in train mode, weight decay on every parameter, the max-pool kept on 64 px,

@@ -18,6 +18,7 @@ from ressl.measuring import label_of, place_of
 from ressl.recipes import Recipe, get_recipe
 from ressl.reproduce.figures import Figure
 from ressl.reproduce.ledger import identity
+from ressl.reproduce.schema import read_record
 from ressl.reproduce.tables import Cell, Table
 from ressl.runs import Run
 
@@ -62,7 +63,8 @@ def jobs(
     """All runs of a table; ``only`` keeps the cells whose row or column contains those words, ``quick`` shortens."""
     # Whole words: CIFAR-10 is not CIFAR-100.
     words = re.compile(rf"(?<!\w){re.escape(only)}(?!\w)", re.IGNORECASE)
-    chosen = [c for c in table.cells if words.search(f"{c.row} | {c.column} | {c.recipe}")]
+    chosen = [c for c in table.cells if f"{c.row}, {c.column}".lower() == only.lower()]  # a cell by its whole name
+    chosen = chosen or [c for c in table.cells if words.search(f"{c.row} | {c.column} | {c.recipe}")]
     if not chosen:
         raise ResslError(
             f"no cell of {table.name} has '{only}' in its row or column; see 'ressl reproduce {table.name}'"
@@ -119,10 +121,10 @@ class Ledger:
         self.records: dict[str, list[dict[str, Any]]] = {}
         self.costs: list[dict[str, Any]] = []  # measurements of speed
         for path in sorted(Path(folder).glob("*.json")):
-            record = _read(path)
-            if record.get("kind") == "cost":
+            record = read_record(path)
+            if record["kind"] == "cost":
                 self.costs.append(record)
-            if record.get("kind") != "pretrain":
+            if record["kind"] != "pretrain":
                 continue
             recipe = Recipe.from_json(json.dumps(record["recipe"]), str(path))  # an older record lacks newer fields
             self.records.setdefault(identity(recipe), []).append(record)
@@ -150,26 +152,17 @@ class Ledger:
         self.records.setdefault(job.key, []).append(record)
 
     def seconds(self, job: Job) -> float | None:
-        """About how long a job takes: by the run that is most like it, the same method first, then the length."""
-        known: list[tuple[bool, float, float]] = []
+        """About how long a job takes: the median of the runs most like it, the same method first, then length."""
+        known: dict[tuple[bool, float], list[float]] = {}
         for record in self:
             made = record["recipe"]
             alike = all(made[key] == getattr(job.recipe, key) for key in ("data", "backbone", "width", "batch_size"))
             if alike and record["environment"].get("device") == "cuda":
                 share = record["seconds"] / record.get("jobs", 1)  # of the card, where several ran at once
                 ratio = job.recipe.epochs / made["epochs"]
-                known.append((made["method"] == job.recipe.method, -abs(math.log(ratio)), share * ratio))
-        return max(known)[2] if known else None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ResslError(f"cannot read the record {path}: {error}") from error
-    if not isinstance(record, dict):
-        raise ResslError(f"{path} is no record of ours; move it out of the ledger")
-    return record
+                like = made["method"] == job.recipe.method, -abs(math.log(ratio))
+                known.setdefault(like, []).append(share * ratio)
+        return statistics.median(known[max(known)]) if known else None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
+import statistics
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ressl.methods import METHODS
@@ -12,15 +14,17 @@ from ressl.recipes.typed import plain
 from ressl.reproduce.differences import differences, not_measured
 from ressl.reproduce.grid import Job, Ledger, Summary, jobs
 from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures
-from ressl.reproduce.tables import IMAGENET, LOWSHOT, TABLES, Cell, Table
+from ressl.reproduce.tables import IMAGENET, TABLES, Cell, Table
 
 HEAD = """\
 # Results
 
 Made by `ressl results` from the records in `results/`; a test fails when the two differ. Every number is a run of this
 program. *Ours* is the **last** epoch of the linear evaluation (mean ± standard deviation over n seeds), with the best
-test epoch beside it, which is what the authors' script prints. Where nothing stands, nothing has been measured. Runs
-that `--jobs` made together have no speed and no minutes here.
+test epoch beside it, which is what the authors' script prints. Where nothing stands, nothing has been measured.
+Images/s and minutes (of training, start-up included) are medians over the seeds; runs that `--jobs` made together have
+neither. The command makes the number again: it trains and evaluates every seed, into a ledger of your own (`mine`; with
+`results` it would show the records that are there).
 """
 
 
@@ -67,18 +71,17 @@ def _table(table: Table, ledger: Ledger, quick: bool, shown: set[int]) -> Iterat
         records = found[cell.row, cell.column]
         summary = Summary.of(records, cell)
         if summary is not None:
-            yield _row(cell, summary, records, planned[cell.row, cell.column][0], quick)
+            yield _row(table, cell, summary, records, quick)
 
 
-def _row(cell: Cell, summary: Summary, records: list[dict[str, Any]], job: Job, quick: bool) -> str:
+def _row(table: Table, cell: Cell, summary: Summary, records: list[dict[str, Any]], quick: bool) -> str:
     paper = "" if cell.paper is None else f"{cell.paper:.2f}"
     difference = "" if cell.paper is None or quick else f"{summary.last - cell.paper:+.2f}"
     alone = [r for r in records if r.get("jobs", 1) == 1]
-    speed = f"{max(r['images_per_second'] or 0 for r in alone):,.0f}" if alone else ""
-    minutes = f"{min(r['seconds'] for r in alone) / 60:.1f}" if alone else ""
-    again = command(cell, job.recipe.epochs if quick else None)
-    if cell.on:  # a run, and then its SVMs
-        again = f"ressl reproduce {LOWSHOT.name} --only '{cell.row}'{' --quick' if quick else ''}"
+    speeds = [r["images_per_second"] for r in alone if r["images_per_second"]]
+    speed = f"{statistics.median(speeds):,.0f}" if speeds else ""
+    minutes = f"{statistics.median(r['seconds'] for r in alone) / 60:.1f}" if alone else ""
+    again = command(table, cell, [r["seed"] for r in records], quick)
     return (
         f"| {cell.row} | {cell.column} | {paper} | {summary.text()} | {difference} | {speed} | {minutes} | `{again}` |"
     )
@@ -146,15 +149,11 @@ def _hardware(record: dict[str, Any]) -> str:
     return f"{made.get('gpu') or 'CPU'}, {engine}, torch {made['torch']}, commit {made.get('commit')}"
 
 
-def command(cell: Cell, epochs: int | None = None) -> str:
-    """The command line that makes one cell's run."""
-    words = [f"ressl pretrain {cell.recipe}"]
-    for key, value in cell.changes.items():
-        shown = " ".join(value) if isinstance(value, list) else str(value)
-        words.append(f"--{key.replace('_', '-')} {shown}")
-    if epochs is not None:
-        words.append(f"--epochs {epochs} --warmup-epochs {min(5.0, epochs / 10):g}")
-    return " ".join(words)
+def command(table: Table, cell: Cell, seeds: Sequence[int], quick: bool = False) -> str:
+    """The command line that makes one cell's number again, evaluation and all seeds included."""
+    words = ["ressl", "reproduce", table.name, "--only", f"{cell.row}, {cell.column}"]
+    words += ["--quick"] if quick else []
+    return shlex.join([*words, "--seeds", *map(str, sorted(seeds)), "--into", "mine"])
 
 
 def _others(records: list[dict[str, Any]]) -> Iterator[str]:

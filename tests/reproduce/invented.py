@@ -1,0 +1,51 @@
+"""Records as the program writes them, with invented numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ressl.recipes import Recipe
+from ressl.reproduce.grid import Ledger
+from ressl.reproduce.ledger import SCHEMA
+
+MACHINE = {
+    "ressl": "1.0", "python": "3.12.1", "torch": "2.11", "torchvision": "0.26", "system": "Linux", "cpu": "some CPU",
+    "cores": 16, "threads": 16, "device": "cuda", "gpu": "some GPU", "commit": "abc",
+}  # fmt: skip
+
+
+def record(recipe: Recipe, linear: float | None = None, knn: float = 40.0, **changes: Any) -> dict[str, Any]:
+    """Of a run, and of its linear evaluation if ``linear`` is its last accuracy."""
+    evaluations = {} if linear is None else {"linear": {"last": linear, "best": linear + 0.5, "seconds": 10.0}}
+    made = json.loads(recipe.to_json())
+    return {
+        "schema": SCHEMA, "kind": "pretrain", "name": made["name"], "recipe": made, "seed": made["seed"],
+        "commit": "abc", "environment": MACHINE, "finished": "2026-01-01T00:00:00Z", "seconds": 120.0, "jobs": 1,
+        "steps": 1, "precision": "bfloat16", "engine": "graph", "peak_memory_gb": 1.5, "images_per_second": 1000.0,
+        "evaluations": evaluations, "curves": {"knn": [[1, knn / 2], [2, knn]]},
+    } | changes  # fmt: skip
+
+
+def cost(name: str, speeds: dict[str, float], **changes: Any) -> dict[str, Any]:
+    rows = [
+        {"name": n, "images_per_second": s, "hours_per_epoch": 1 / s, "peak_memory_gb": 1.0,
+         "engine": "graph", "precision": "bf16", "batch": 256,
+         "paper": {"hours_per_epoch": None, "memory_gb": None}}
+        for n, s in speeds.items()
+    ]  # fmt: skip
+    base = speeds.get("MoCo v2", 1.0)
+    ratios = [{"ratio": f"{n} / MoCo v2", "ours": base / s, "paper": 1.036 if n == "ReSSL" else None}
+              for n, s in speeds.items() if n != "MoCo v2"]  # fmt: skip
+    return {
+        "schema": SCHEMA, "kind": "cost", "name": name, "small": False, "seconds": 2.0, "took": 90.0,
+        "started": "2026-01-01T00:00:00Z", "environment": MACHINE, "rows": rows, "ratios": ratios,
+    } | changes  # fmt: skip
+
+
+def write(folder: Path, *records: dict[str, Any]) -> Ledger:
+    folder.mkdir(exist_ok=True)
+    for number, one in enumerate(records):
+        (folder / f"{number}.json").write_text(json.dumps(one))
+    return Ledger(folder)
