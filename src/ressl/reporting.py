@@ -104,6 +104,8 @@ def _page(
         plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
         if labelled and not bench.data.several and data is None:
             evaluate(run, "classes", device=device, precision=precision, display=shown)
+        if not bench.own_data:
+            notes.append(f"Neighbours and map of {name} show pictures of {bench.label}.")
     except ResslError as error:
         notes.append(f"Some pictures of {name} could not be shown: {error}.")
     evaluations, left_out = _evaluations(run)
