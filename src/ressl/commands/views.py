@@ -63,5 +63,5 @@ def _recipe(what: str | None, data: str | None) -> tuple[Recipe, str | None]:
         recipe, place = Recipe.from_file(what) if what.endswith(".json") else get_recipe(what), None
     if data is None:
         return recipe, place
-    kind, place = parse_data(data, recipe.data, place)
+    kind, place = parse_data(data, recipe.data, data)  # a bare path is the recipe's data, as for pretrain
     return recipe.replace(data=kind), place
