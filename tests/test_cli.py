@@ -241,7 +241,7 @@ def test_quiet_says_nothing(ressl: Run_, array_file: Path) -> None:
 def test_unlabelled_pictures_cannot_be_evaluated(ressl: Run_, tmp_path: Path) -> None:
     np.save("plain.npy", np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8))
     assert ressl("pretrain", "--data", "plain.npy", "--out", "run", "--epochs", "1", *SMALL)[0] == 0
-    wrong(ressl("evaluate", "run", "--device", "cpu"), r"array has no labels")
+    wrong(ressl("evaluate", "run", "--device", "cpu"), r"plain has no labels")
 
 
 # --- as a process ---

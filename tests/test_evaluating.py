@@ -16,12 +16,15 @@ import torchvision.transforms.v2.functional as TF
 from sklearn.neighbors import KNeighborsClassifier
 
 from ressl import labelled
+from ressl.cards import metrics_of
+from ressl.cli import main
 from ressl.data.base import ArraySource
 from ressl.errors import ResslError
 from ressl.evaluating import CHOICES, evaluate, evaluate_each, evaluation_data
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe
 from ressl.report.numbers import rows_of
+from ressl.reporting import report
 from ressl.runs import Run
 
 
@@ -48,6 +51,29 @@ def test_a_result_on_other_data_is_not_taken_for_the_run_s_own(tmp_path: Path, r
     assert evaluate(run, "knn", device="cpu", data=str(other))["test_pictures"] == 12
     assert evaluate(run, "knn", device="cpu")["test_pictures"] == 24
     assert evaluate(run, "knn", device="cpu", precision="bf16")["precision"] == "bfloat16"
+
+
+def test_a_folder_is_other_data_for_a_run_on_a_named_set(
+    make_run: Callable[..., Run], make_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under its own name in the file, the table, the page and the card."""
+    photos = str(make_folder(30))
+    for data in ("shapes", "cifar10"):
+        run = make_run(data, data=data)
+        words = ["evaluate", str(run.path), "--protocol", "knn", "--device", "cpu", "--data"]
+        assert main([*words, photos]) == 0
+        assert "kNN on photos" in capsys.readouterr().out
+        found = run.read_evaluation("knn-on-photos")
+        assert found is not None
+        assert (found["data"], found["own_data"], found["test_pictures"]) == ("photos", False, 6)
+        assert list(metrics_of(run)) == ["knn-on-photos"]
+        text = report([run], data=photos, device="cpu").read_text()
+        assert "kNN on photos" in text
+        assert "show pictures of photos." in text
+        for wrong, says in (("./nothere", "no folder nothere"), ("x=photos", "'x'"), (f"shapes={photos}", "generated")):
+            assert main([*words, wrong]) == 2
+            assert says in capsys.readouterr().err
+        assert [path.name for path in run.path.glob("evaluation/*.json")] == ["knn-on-photos.json"]
 
 
 def test_the_test_input_is_the_one_that_was_used(run: Run) -> None:

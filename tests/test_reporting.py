@@ -22,6 +22,7 @@ from ressl.data.views import Views
 from ressl.errors import ResslError
 from ressl.evaluating import bench_of, evaluate_each
 from ressl.inspecting import chosen_queries, map_of, neighbours_of, relations_of, views_of
+from ressl.methods import METHODS
 from ressl.pretraining import pretrain
 from ressl.recipes import get_recipe
 from ressl.reporting import nearest_paper, report, settings
@@ -123,6 +124,12 @@ def test_the_recipe_is_compared_with_the_nearest_of_the_paper() -> None:
     assert nearest_paper(get_recipe("cifar100").replace(epochs=3))[0] == "cifar100"
     assert nearest_paper(get_recipe("demo"))[0] == "cifar10"
     assert nearest_paper(get_recipe("demo").replace(image_size=64))[0] == "tiny-imagenet"
+    for name in ("imagenet-r50", "imagenet-r50-4crops", "imagenet-r18"):
+        assert nearest_paper(get_recipe(name).replace(seed=3)) == (name, get_recipe(name))
+    for method in METHODS:  # each with the recipe that 'ressl pretrain cifar10 --method NAME' trains
+        known, paper = nearest_paper(get_recipe("cifar10").replace(method=method, epochs=20))
+        assert known == ("cifar10" if method == "ressl" else f"cifar10, {method}")
+        assert paper == get_recipe("cifar10").replace(method=method)
     told = settings(get_recipe("cifar10"))
     assert told["head_batch_norm"] == "false"  # a default that no recipe names
     assert told["teacher view"].startswith("32 px: crop 0.2-1")

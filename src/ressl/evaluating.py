@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ressl.console import Silent
-from ressl.data.sources import parse_data
+from ressl.data.sources import label_of, parse_data
 from ressl.engine.compiling import wake_compiler
 from ressl.engine.loop import Display, device_of
 from ressl.engine.processes import current, device_for
@@ -16,7 +16,7 @@ from ressl.engine.streams import on_device
 from ressl.environment import environment
 from ressl.errors import ResslError, unknown
 from ressl.labelled import EvaluationData, evaluation_data, features_of, kept_as_is, knn_of, precision_of
-from ressl.measuring import ALL, PROTOCOLS, Bench, label_of, place_of, settings_of
+from ressl.measuring import ALL, PROTOCOLS, Bench, place_of, settings_of
 from ressl.recipes.typed import plain
 from ressl.runs import Run
 from ressl.subjects import Subject, subject_of
@@ -82,7 +82,7 @@ def evaluate_each(
 
     Args:
         what: a run, its folder, ``timm/<model>`` or ``torchvision/<model>``.
-        data: where the run's data lies, or other data: ``NAME``, ``NAME=PATH``.
+        data: where the run's data lies, or other data: ``NAME``, ``NAME=PATH``, ``PATH``.
         again: compute even what is there.
         weights, image_size, out: of a foreign backbone: ``none``, ``default`` or a file; its input; where results go.
         changes: settings to change, by protocol.
@@ -111,7 +111,9 @@ def bench_of(
     again: bool = False,
 ) -> Bench:
     """The subject with its own data, or with other data."""
-    kind, place = (subject.recipe.data, subject.place) if data is None else parse_data(data, subject.recipe.data)
+    kind, place = subject.recipe.data, subject.place
+    if data is not None:
+        kind, place = parse_data(data, kind, place)
     where = device_for(device_of(device), current())
     return Bench(subject, kind, place, where, precision_of(precision, where), display or Silent(), again)
 
@@ -122,14 +124,13 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     if "to" in settings:  # names, not places
         pairs = [parse_data(text) for text in settings["to"]]
         settings["to"] = [f"{label_of(*pair)} {place_of(*pair)}" for pair in pairs]
-    own = place_of(recipe.data, bench.place) == place_of(subject.recipe.data, subject.place)
-    file = name if own else f"{name}-on-{label_of(recipe.data, bench.place)}"
+    file = name if bench.own_data else f"{name}-on-{bench.label[:80]}"
     made = {
         "step": subject.step,
         "settings": settings,
         "precision": str(bench.precision).removeprefix("torch."),
-        "own_data": own,
-        "data": label_of(recipe.data, bench.place),
+        "own_data": bench.own_data,
+        "data": bench.label,
         "place": place_of(recipe.data, bench.place),
     }
     if not subject.trained:  # its weights and input are not the folder's
@@ -142,7 +143,7 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     if protocol.labels:
         if bench.data.several and not protocol.several:
             fit = ", ".join(name for name, p in PROTOCOLS.items() if p.several)
-            raise ResslError(f"pictures of {recipe.data} have several labels, which {name} cannot measure; use {fit}")
+            raise ResslError(f"pictures of {bench.label} have several labels, which {name} cannot measure; use {fit}")
         height, width = bench.data.test[0].shape[-2:]
         resize = getattr(asked, "resize", recipe.linear.resize)
         result |= {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,13 +12,14 @@ from ressl import losses, rng
 from ressl.data.augment import to_float
 from ressl.data.base import Source
 from ressl.data.decode import BrokenImage
-from ressl.data.views import View, Views, describe
+from ressl.data.views import STRONG, View, Views, describe
 from ressl.errors import ResslError
 from ressl.evaluation.cache import FeatureCache
 from ressl.evaluation.neighbours import nearest
 from ressl.evaluation.projection import tsne
 from ressl.evaluation.viewed import view_features
 from ressl.measuring import Bench
+from ressl.methods import METHODS
 from ressl.nn import MemoryQueue
 from ressl.recipes.recipe import Recipe
 from ressl.runs import Run, build_method
@@ -70,7 +70,7 @@ def chosen_queries(labels: Tensor, count: int, seed: int = 0) -> Tensor:
 
 
 def neighbours_of(bench: Bench, kind: str, count: int = 8, columns: int = 10, seed: int = 0) -> Neighbours:
-    """The nearest training pictures to test pictures: as they are, or after the teacher's or the student's view."""
+    """The nearest training pictures to test pictures: as they are, or after a weak or a contrastive view."""
     r, data = bench.recipe, bench.data
     fit, held = bench.features()
     truth, labels = class_numbers(data.test[1]), class_numbers(data.train[1])
@@ -79,7 +79,7 @@ def neighbours_of(bench: Bench, kind: str, count: int = 8, columns: int = 10, se
     if kind == "as it is":
         features = held[chosen]
     else:
-        view = replace(r.views[0 if kind == "weak" else -1], size=r.image_size)
+        view = query_view(r, kind)
         views = Views([view], r.mean, r.std, seed)
         features = view_features(bench.backbone, views, queries, precision=bench.precision)[0]
         rows = torch.arange(len(chosen), device=queries.device)
@@ -89,6 +89,13 @@ def neighbours_of(bench: Bench, kind: str, count: int = 8, columns: int = 10, se
     return Neighbours(
         kind, queries.cpu(), data.train[0][index].cpu(), (labels[index] == truth[chosen, None]).cpu(), names
     )
+
+
+def query_view(recipe: Recipe, kind: str) -> View:
+    """The recipe's own crop and flip alone, or its first view with more; of a recipe without one the paper's."""
+    first = recipe.views[0]
+    strong = next((view for view in recipe.views if view.strong), STRONG)
+    return replace(first.weakened() if kind == "weak" else strong, size=recipe.image_size)
 
 
 def as_bytes(images: Tensor) -> Tensor:
@@ -179,13 +186,16 @@ def views_of(
     if not originals:
         raise ResslError(f"none of the pictures of {source.name} can be read")
     titled = [
-        (f"{_role(v, recipe.views)}: {describe(view)}", torch.stack(made[v]).unflatten(0, (len(originals), draws)))
+        (f"{_role(v, recipe)}: {describe(view)}", torch.stack(made[v]).unflatten(0, (len(originals), draws)))
         for v, view in enumerate(recipe.views)
     ]
     return originals, titled
 
 
-def _role(place: int, views: Sequence[View]) -> str:
+def _role(place: int, recipe: Recipe) -> str:
+    count = len(recipe.views)
+    if not METHODS[recipe.method].ema:
+        return "view" if count == 1 else f"view {place + 1}"
     if place == 0:
-        return "teacher" if len(views) > 1 else "view"
-    return "student" if len(views) == 2 else f"student {place}"
+        return "teacher"
+    return "student" if count == 2 else f"student {place}"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ressl.data.sources import parse_data
+from ressl.data.sources import label_of, parse_data
 from ressl.data.views import Views
 from ressl.engine.accelerate import lay_out
 from ressl.engine.loop import Display
@@ -48,6 +48,16 @@ class Bench:
         self.place = place
         self._taken: dict[str, tuple[Tensor, Tensor]] = {}
 
+    @property
+    def label(self) -> str:
+        """What its data is called."""
+        return label_of(self.recipe.data, self.place)
+
+    @property
+    def own_data(self) -> bool:
+        """Whether it is the data of the subject itself."""
+        return place_of(self.recipe.data, self.place) == place_of(self.subject.recipe.data, self.subject.place)
+
     @cached_property
     def own(self) -> nn.Module:
         return lay_out(self.subject.backbone(), self.device).eval()
@@ -61,7 +71,7 @@ class Bench:
     def data(self) -> EvaluationData:
         found = evaluation_data(self.recipe, self.place)
         if found is None:
-            raise ResslError(f"{self.recipe.data} has no labels, so there is nothing to measure against")
+            raise ResslError(f"{self.label} has no labels, so there is nothing to measure against")
         return found.to(self.device)
 
     @cached_property
@@ -232,11 +242,6 @@ def _transfer(bench: Bench, asked: TransferProtocol) -> dict[str, Any]:
             row |= {"knn": knn["top1"], "linear": found["last"], "linear_best": found["best"]}
         rows.append(row)
     return {"to": rows}
-
-
-def label_of(kind: str, place: str | None) -> str:
-    """A short name for data that tells no path of this machine."""
-    return kind if place is None or kind not in ("folder", "array") else Path(place).stem
 
 
 def place_of(kind: str, place: str | None) -> str:

@@ -51,7 +51,7 @@ def report(
         raise ResslError("a report needs at least one run folder")
     shown = display or Silent()
     names = _names(opened)
-    paper_name, paper = nearest_paper(opened[0].recipe)
+    papers = {name: settings(known) for name, known in (nearest_paper(run.recipe) for run in opened)}
     pages = []
     for i, (run, name) in enumerate(zip(opened, names, strict=True), 1):
         shown.message(f"{i} of {len(opened)}: {name}")
@@ -59,7 +59,7 @@ def report(
     path = opened[0].path / "report.html" if out is None else Path(out)
     made = time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, render(pages, paper_name, settings(paper), made, over_seeds(pages)).encode())
+    write_atomically(path, render(pages, papers, made, over_seeds(pages)).encode())
     return path
 
 
@@ -103,6 +103,8 @@ def _page(
         plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
         if labelled and not bench.data.several and data is None:
             evaluate(run, "classes", device=device, precision=precision, display=shown)
+        if not bench.own_data:
+            notes.append(f"Neighbours and map of {name} show pictures of {bench.label}.")
     except ResslError as error:
         notes.append(f"Some pictures of {name} could not be shown: {error}.")
     evaluations, left_out = run.evaluations()
@@ -202,12 +204,14 @@ def settings(recipe: Recipe) -> dict[str, str]:
 
 
 def nearest_paper(recipe: Recipe) -> tuple[str, Recipe]:
-    """The paper's recipe to compare with: of the same data, else of the same input size."""
-    for known in PAPER:
-        if known.name == recipe.name or (known.data == recipe.data and known.backbone == recipe.backbone):
-            return known.name, known
-    name = "cifar10" if recipe.image_size <= 48 else "tiny-imagenet" if recipe.image_size <= 128 else "imagenet-r50"
-    return name, get_recipe(name)
+    """The paper's recipe to compare with, and its name: of the same data, else input size, with the same method."""
+    same = [known for known in PAPER if known.name == recipe.name]
+    same += [known for known in PAPER if known.data == recipe.data and known.backbone == recipe.backbone]
+    size = "cifar10" if recipe.image_size <= 48 else "tiny-imagenet" if recipe.image_size <= 128 else "imagenet-r50"
+    known = same[0] if same else get_recipe(size)
+    if recipe.method == known.method:
+        return known.name, known
+    return f"{known.name}, {recipe.method}", known.replace(method=recipe.method)
 
 
 def _environment(facts: dict[str, Any]) -> dict[str, Any]:

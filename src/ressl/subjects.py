@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ressl.data.sources import parse_data
+from ressl.data.sources import label_of, parse_data
 from ressl.errors import ResslError
 from ressl.evaluation.linear import COSINE
 from ressl.nn.foreign import is_foreign, open_foreign
@@ -61,8 +61,7 @@ def subject_of_name(
         linear=replace(COSINE, resize=resize),
     )
     label = Path(weights).stem if weights not in ("none", "default") else weights
-    where = Path(kind if place is None or kind not in ("folder", "array") else Path(place).stem).name
-    folder = Path(out) if out is not None else Path("runs") / f"{recipe.name}-{label}-{where}"
+    folder = Path(out) if out is not None else Path("runs") / f"{recipe.name}-{label}-{label_of(kind, place)[:80]}"
     return Subject(recipe, Run(folder), place, lambda: found.backbone, trained=False)
 
 

@@ -204,6 +204,25 @@ def test_what_cannot_be_trained_is_said_in_a_sentence_before_anything_is_written
     assert not (tmp_path / "run").exists()
 
 
+# --- what a step costs ---
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "cpc-v2"])  # it sees patches of one view
+def test_the_views_that_go_through_a_network_are_counted(name: str) -> None:
+    """As 'ressl methods' lists them: all of them, and those with a gradient."""
+    recipe = small(name)
+    method = build_method(recipe).train()
+    seen: list[tuple[int, bool]] = []
+    for module in method.modules():
+        if hasattr(module, "features_dim"):
+            module.register_forward_hook(lambda _, images, z: seen.append((len(images[0]), z.requires_grad)))
+    given = {"index": torch.arange(16), "labels": torch.arange(16) % 3}
+    views = [torch.randn(16, 3, view.size, view.size) for view in recipe.views]
+    method(views, **{want: given[want] for want in method.wants})
+    assert sum(rows for rows, _ in seen) == 16 * method.forwards
+    assert sum(rows for rows, learns in seen if learns) == 16 * method.backprops
+
+
 # --- two processes ---
 
 

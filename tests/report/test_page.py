@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ressl.report.contents import Grid, Plane, RunPage
 from ressl.report.markup import data_block, tag
 from ressl.report.numbers import rows_of
 from ressl.report.page import render
+from ressl.report.sections import recipes
 
 NASTY = "</script><img src=x onerror=alert(1)>\"'&"
 
@@ -66,7 +68,7 @@ class Reader(HTMLParser):
 
 
 def page_of(*runs: RunPage) -> str:
-    return render(runs, "cifar10", {"epochs": "200", "data": "cifar10"}, "1 January 2030")
+    return render(runs, {"cifar10": {"epochs": "200", "data": "cifar10"}}, "1 January 2030")
 
 
 def test_numbers_stand_beside_the_paper_s() -> None:
@@ -87,6 +89,20 @@ def test_two_runs_are_compared() -> None:
     assert re.search(r"linear\|+68\.95\|+–\|+90\.20", text)
     assert page.count('class="map"') == 2
     assert {"map-0", "map-1"} <= {a.get("id") for _, a in Reader(page).elements}
+
+
+def test_a_comparison_has_the_paper_s_number_and_recipe_of_every_run() -> None:
+    runs = (make_run("first", evaluations={}), make_run("second", evaluations={}, paper={"linear": 85.82}))
+    text = re.sub(r"<[^>]+>", "|", page_of(*runs, make_run("third", evaluations={})))
+    assert re.search(r"linear\|+–\|+–\|+–\|+90\.20 / 85\.82\|", text)
+    papers = {"cifar10": {"lr": "0.06", "epochs": "3"}, "cifar10, byol": {"lr": "1.0", "epochs": "3"}}
+    settings = [{"lr": lr, "epochs": "3"} for lr in ("0.06", "1.0")]
+    text = re.sub(r"<[^>]+>", "|", recipes([replace(r, recipe=s) for r, s in zip(runs, settings, strict=True)], papers))
+    shown, everything = text.split("All 2 settings")
+    assert re.search(r"setting\|+first\|+second\|+paper: cifar10\|+paper: cifar10, byol\|", shown)
+    assert re.search(r"lr\|+0\.06\|+1\.0\|+0\.06\|+1\.0\|", shown)
+    assert "epochs" not in shown  # all alike
+    assert "epochs" in everything
 
 
 @pytest.mark.parametrize("where", ["name", "class", "recipe", "lead", "environment", "note"])

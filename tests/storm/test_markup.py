@@ -83,7 +83,7 @@ class Skeleton(HTMLParser):
 
 
 def rendered(*runs: Any) -> str:
-    made: str = page.render(runs, "cifar10", {"epochs": "200"}, "today")
+    made: str = page.render(runs, {"cifar10": {"epochs": "200"}}, "today")
     return made
 
 

@@ -70,7 +70,8 @@ def _draw(options: Namespace, runs: list[Run], rows: int, pictures: int, path: P
         draw_maps(_named(runs, benches), path, pictures)
     elif options.kind == "classes":
         found = evaluate(runs[0], "classes", data=options.data, device=options.device, precision=options.precision)
-        text = f"{title}, kNN, {found['top1']:.2f} % in all"
+        what = title if found["own_data"] else f"{runs[0].path.name} ({recipe.method}) on {found['data']}"
+        text = f"{what}, kNN, {found['top1']:.2f} % in all"
         plots.class_figure(found["accuracy"], found["classes"], found.get("confusion"), path, text)
     else:
         images, labels = benches[0].data.test

@@ -143,7 +143,7 @@ def _figure(options: Namespace, figure: Figure) -> int:
         return 0
     place = _place(options)
     name = lambda job: job.cell.row if job.at else ", ".join((job.cell.row, job.cell.column, *_short(options, job)))
-    runs = [(name(job), Run.open(job.folder(place.runs)), place.data_of(job)) for job in planned]
+    runs = [(name(job), Run.open(job.folder(place.runs)), place.own_data(job)) for job in planned]
     with console.display() as shown:
         figure.draw(runs, path, options.device, shown)
     print(path)

@@ -20,10 +20,12 @@ def add_options(parser: ArgumentParser) -> None:
     parser.description = "Draw the views that a recipe or a run trains on: look at your augmentations before you train."
     parser.epilog = (
         "examples:\n  ressl views demo\n  ressl views cifar10 --views weak strong,blur=0.1\n"
+        "  ressl views cifar10 --method clsa\n"
         "  ressl views --data photos/\n  ressl views runs/x -o views.png"
     )
     parser.add_argument("what", nargs="?", help="recipe, recipe.json or run folder (default: chosen from --data)")
     parser.add_argument("--data", help="where the data lies, or NAME=PATH")
+    parser.add_argument("--method", help="another method, with the views that it brings, see 'ressl methods'")
     parser.add_argument("--views", nargs="+", metavar="VIEW", help="other views, teacher first, as for pretrain")
     parser.add_argument("--image-size", help="another input size")
     parser.add_argument("--seed", help="another seed")
@@ -34,10 +36,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
     recipe, place = _recipe(options.what, options.data)
-    changed = {
-        key: getattr(options, key) for key in ("views", "image_size", "seed") if getattr(options, key) is not None
-    }
-    recipe = recipe.replace(**changed)
+    given = {key: getattr(options, key) for key in ("method", "views", "image_size", "seed")}
+    recipe = recipe.replace(**{key: value for key, value in given.items() if value is not None})
     for view in recipe.views:
         view.validate()
     count, draws = positive("--pictures", options.pictures), positive("--draws", options.draws)
@@ -63,5 +63,5 @@ def _recipe(what: str | None, data: str | None) -> tuple[Recipe, str | None]:
         recipe, place = Recipe.from_file(what) if what.endswith(".json") else get_recipe(what), None
     if data is None:
         return recipe, place
-    kind, place = parse_data(data, recipe.data)
+    kind, place = parse_data(data, recipe.data, data)  # a bare path is the recipe's data, as for pretrain
     return recipe.replace(data=kind), place

@@ -30,6 +30,11 @@ def array_splits(path: Path) -> set[str]:
     return {split for split, names in _IMAGES.items() if keys & set(names)}
 
 
+def array_classes(path: Path) -> list[str]:
+    """The names of the classes, [] without labels; no picture is read."""
+    return _labels(path, "train", _sizes(path))[1] if path.suffix.lower() == ".npz" else []
+
+
 def open_array(path: Path, split: str, name: str = "array") -> ArraySource:
     if not path.is_file():
         raise ResslError(f"there is no file {shown(path)}; give an array as .npy or .npz.")

@@ -48,21 +48,21 @@ _VAL_FIRST = ("val", "validation", "valid", "test")  # sets whose folder called 
 
 def _as_files(name: str, root: Path, split: str, test_names: Sequence[str] = TEST_NAMES) -> Source | None:
     """The split from class folders or an .npz, if ``root`` is or holds such a thing."""
-    if (npz := _npz(root)) is not None:
+    if (npz := npz_of(root)) is not None:
         return open_array(npz, split, name)
-    if _has_pictures(root):
+    if has_pictures(root):
         return open_folder(root, split, name, test_names)
     return None
 
 
-def _npz(root: Path) -> Path | None:
+def npz_of(root: Path) -> Path | None:
     if root.is_file():
         return root if root.suffix == ".npz" else None
     found = sorted(root.glob("*.npz"))
-    return found[0] if len(found) == 1 and not _has_pictures(root) else None
+    return found[0] if len(found) == 1 and not has_pictures(root) else None
 
 
-def _has_pictures(root: Path) -> bool:
+def has_pictures(root: Path) -> bool:
     return root.is_dir() and next(pictures(str(root)), None) is not None
 
 
@@ -85,14 +85,14 @@ def _folder_of(root: Path, archives: Sequence[Archive]) -> Path:
 
 def file_splits(root: Path, test_names: Sequence[str] = TEST_NAMES) -> set[str]:
     """The splits of class folders or an .npz; when it is neither, those of the official files."""
-    if (npz := _npz(root)) is not None:
+    if (npz := npz_of(root)) is not None:
         return array_splits(npz)
-    return set(split_folders(root, test_names)) if _has_pictures(root) else {"train", "test"}
+    return set(split_folders(root, test_names)) if has_pictures(root) else {"train", "test"}
 
 
 def stl10_splits(root: Path) -> set[str]:
     labelled = file_splits(root)
-    more = _unlabelled_folder(root) is not None or not _has_pictures(root)
+    more = _unlabelled_folder(root) is not None or not has_pictures(root)
     return labelled | {"train+unlabelled"} | ({"unlabelled"} if more else set())
 
 
@@ -134,7 +134,7 @@ open_cifar100: Opener = partial(_open_cifar, CIFAR100)
 def open_stl10(root: Path, split: str, download: bool) -> Source:
     root = _folder_of(root, [_STL10])
     if _stl10_folder(root) is None:
-        if _has_pictures(root) or _npz(root) is not None:
+        if has_pictures(root) or npz_of(root) is not None:
             return _stl10_files(root, split)
         advice = (
             f"stl10 {_FIND} {shown(root)}: get {_STL10.file} from https://cs.stanford.edu/~acoates/stl10 and put it "

@@ -24,6 +24,7 @@ from ressl.data.named import (
     stl10_splits,
     tiny_splits,
 )
+from ressl.data.recognising import holds
 from ressl.data.shapes import open_shapes
 from ressl.data.shards import is_shards, open_shards, shard_splits
 from ressl.data.voc import open_voc, voc_splits
@@ -39,6 +40,7 @@ __all__ = [
     "Source",
     "default_root",
     "guess_data",
+    "label_of",
     "open_source",
     "parse_data",
     "pretrain_split",
@@ -84,6 +86,8 @@ def default_root(data: str) -> Path:
 
 
 def _root(data: str, root: str | Path | None) -> Path:
+    if root is not None and data == "shapes":
+        raise ResslError(f"shapes are generated and lie in no folder: leave {shown(root)} away, or give it alone.")
     if root is not None:
         return Path(root)
     if _data_set(data).needs_root:
@@ -108,13 +112,14 @@ def guess_data(path: str | Path) -> str:
     return "folder"
 
 
-def parse_data(text: str, kind: str | None = None) -> tuple[str, str | None]:
+def parse_data(text: str, kind: str | None = None, place: str | None = None) -> tuple[str, str | None]:
     """(data set, where it lies) of ``NAME``, ``NAME=PATH`` or ``PATH``.
 
-    A bare path is of ``kind``, or a folder or an array by what is there. A name comes first: write ./cifar10 for a
-    folder that is called so.
+    A bare path is what is there: a folder, an array, a list or shards. It is of ``kind``, somebody's own data, if it is
+    the ``place`` where that lies, or if that named set is there. A name comes first: write ./cifar10 for a folder that
+    is called so.
 
-    >>> parse_data("cifar100"), parse_data("cifar100=/data/c"), parse_data("/data/c", "cifar10")
+    >>> parse_data("cifar100"), parse_data("cifar100=/data/c"), parse_data("/data/c", "cifar10", "/data/c")
     (('cifar100', None), ('cifar100', '/data/c'), ('cifar10', '/data/c'))
     """
     if text in DATA_SETS and not DATA_SETS[text].needs_root:
@@ -122,7 +127,22 @@ def parse_data(text: str, kind: str | None = None) -> tuple[str, str | None]:
     name, equals, path = text.partition("=")
     if equals and name in DATA_SETS:
         return name, path
-    return kind or guess_data(text), text
+    if equals and os.sep not in name and not os.path.exists(text):
+        raise unknown("data set", name, DATA_SETS)
+    if "\0" in text:
+        raise ResslError(f"{text!r} cannot be a path")
+    own = place is not None and os.path.realpath(text) == os.path.realpath(place)
+    if kind is not None and (own or holds(Path(text), kind)):
+        return kind, text
+    return guess_data(text), text
+
+
+def label_of(kind: str, place: str | None) -> str:
+    """A short name for data that tells no path of this machine: a set's own, or that of its folder or file."""
+    if place is None or not _data_set(kind).needs_root:
+        return kind
+    path = Path(os.path.abspath(place))  # a dot has a name, too
+    return shown(path.name if path.is_dir() else path.stem) or kind
 
 
 def _held_as(data: str, where: Path) -> DataSet:

@@ -150,6 +150,15 @@ class View:
             images = augment.solarize(images, self.solarize_threshold, u[:, _SOLARIZE] < self.solarize)
         return images
 
+    @property
+    def strong(self) -> bool:
+        """Whether it changes more than crop and flip do."""
+        return any((self.randaugment, self.jitter, self.gray, self.blur, self.solarize))
+
+    def weakened(self) -> View:
+        """Its crop and flip alone."""
+        return replace(self, randaugment=0, jitter=0.0, gray=0.0, blur=0.0, solarize=0.0)
+
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         """B x 3 x H x W and B x COLUMNS -> B x 3 x size x size, float32 in [0, 1]."""
         return self.photometric(self.geometry(images, u), u)

@@ -17,12 +17,11 @@ from ressl.report.markup import Html, join, table, tag, td, th
 
 def render(
     runs: Sequence[RunPage],
-    paper_name: str,
-    paper: Mapping[str, str],
+    papers: Mapping[str, Mapping[str, str]],
     made: str,
     seeds: Mapping[str, str] | None = None,
 ) -> str:
-    """The page; ``paper`` is the paper's recipe as text, setting by setting; ``seeds`` are means over the runs."""
+    """The page; ``papers`` are the paper's recipes by name, setting by setting; ``seeds`` are means over the runs."""
     style, script = _part("page.css"), _part("page.js")
     policy = (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -45,7 +44,7 @@ def render(
         _section("Neighbours", sections.neighbours(runs)),
         _section("Map", sections.maps(runs)),
         _section("Classes", sections.classes(runs)),
-        _section("Recipe", sections.recipes(runs, paper_name, paper)),
+        _section("Recipe", sections.recipes(runs, papers)),
         _section("Versions and hardware", sections.versions(runs)),
         [tag("p", note, class_="soft small") for run in runs for note in run.notes],
         tag("footer", f"Made by ressl on {made}. This page needs no network."),

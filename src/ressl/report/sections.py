@@ -27,22 +27,22 @@ def key(place: int) -> Html:
 def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None) -> Html | None:
     """Every evaluation, a column per run, the paper's beside them; ``seeds`` is the mean of each over the runs."""
     found: dict[str, dict[int, tuple[str, str]]] = {}
-    paper: dict[str, str] = {}
+    paper: dict[str, dict[str, None]] = {}  # of several recipes, all their numbers, each once
     for i, run in enumerate(runs):
         for name, result in run.evaluations.items():
             for row in rows_of(name, result, run.paper):
                 found.setdefault(row.what, {})[i] = (row.value, row.beside)
-                if row.paper and row.paper not in paper.get(row.what, ""):  # of several recipes, all
-                    paper[row.what] = " / ".join(filter(None, (paper.get(row.what), row.paper)))
+                if row.paper:
+                    paper.setdefault(row.what, {})[row.paper] = None
         if "linear" not in run.evaluations and "linear" in run.paper:
             found.setdefault("linear", {})
-            paper.setdefault("linear", f"{run.paper['linear']:.2f}")
+            paper.setdefault("linear", {})[f"{run.paper['linear']:.2f}"] = None
     if not found:
         ask = tag("code", "ressl evaluate RUN --protocol all")
         return tag("p", "Nothing has been measured yet: ", ask, class_="soft")
     one = len(runs) == 1
     named = [th("result", class_="n")] if one else [th(key(i), r.name, class_="n") for i, r in enumerate(runs)]
-    theirs = lambda what: td(paper.get(what, ""), class_="n") if paper else None
+    theirs = lambda what: td(" / ".join(paper.get(what, {})), class_="n") if paper else None
     rows = []
     for what, values in found.items():
         cells = [td(values[i][0] if i in values else "–", class_="n") for i in range(len(runs))]
@@ -218,20 +218,25 @@ def _confusion(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Html:
     return tag("div", caption, table(head, rows, "confusion"))
 
 
-def recipes(runs: Sequence[RunPage], paper_name: str, paper: Mapping[str, str]) -> Html:
-    """What differs between the runs or from the paper's recipe, then everything."""
-    columns = [run.recipe for run in runs]
-    keys = list(dict.fromkeys(k for column in (*columns, paper) for k in column))
-    differ = [k for k in keys if len({column.get(k, "") for column in (*columns, paper)}) > 1]
-    heads = [th(run.name if len(runs) > 1 else "this run") for run in runs]
+def recipes(runs: Sequence[RunPage], papers: Mapping[str, Mapping[str, str]]) -> Html:
+    """What differs between the runs or from the paper's recipes, then everything."""
+    mine, theirs = [run.recipe for run in runs], list(papers.values())
+    keys = list(dict.fromkeys(k for column in (*mine, *theirs) for k in column))
+    differ = [k for k in keys if len({column.get(k, "") for column in (*mine, *theirs)}) > 1]
+    heads = [th(run.name if len(runs) > 1 else "this run") for run in runs] + [th(f"paper: {name}") for name in papers]
 
     def body(wanted: Sequence[str]) -> Html:
-        mine = lambda k: [td(column.get(k, "–"), class_="value") for column in columns]
-        rows = [[td(k), *mine(k), td(paper.get(k, "–"), class_="value soft")] for k in wanted]
-        return table([th("setting"), *heads, th(f"paper: {paper_name}")], rows)
+        cells = lambda k, columns, kind: [td(column.get(k, "–"), class_=kind) for column in columns]
+        rows = [[td(k), *cells(k, mine, "value"), *cells(k, theirs, "value soft")] for k in wanted]
+        return table([th("setting"), *heads], rows)
 
-    shown = body(differ) if differ else tag("p", "No setting differs from the paper's recipe.")
-    lead = tag("p", f"What differs from the paper's recipe “{paper_name}”:" if differ else None, class_="soft small")
+    names = " and ".join(f"“{name}”" for name in papers)
+    recipe = "recipe" if len(papers) == 1 else "recipes"
+    shown = body(differ) if differ else tag("p", f"No setting differs from the paper's {recipe}.")
+    between = "between the runs or " if len(runs) > 1 else ""
+    lead = tag(
+        "p", f"What differs {between}from the paper's {recipe} {names}:" if differ else None, class_="soft small"
+    )
     return tag("div", lead, shown, tag("details", tag("summary", f"All {len(keys)} settings"), body(keys)))
 
 

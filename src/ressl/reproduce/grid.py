@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ressl.data.sources import DATA_SETS, parse_data
+from ressl.data.sources import DATA_SETS, label_of, parse_data
 from ressl.errors import ResslError
-from ressl.measuring import label_of, place_of
+from ressl.measuring import place_of
 from ressl.recipes import Recipe, get_recipe
 from ressl.reproduce.figures import Figure
 from ressl.reproduce.ledger import identity

@@ -34,6 +34,11 @@ class Place:
         """Where a job's own data lies; None leaves it to the data set, or to the run that has been there."""
         return None if job.at else self._folder(job.recipe.data)
 
+    def own_data(self, job: Job) -> str | None:
+        """The same as ``NAME=PATH``, for an evaluation: it is told which set lies there."""
+        place = self.data_of(job)
+        return None if place is None else f"{job.recipe.data}={place}"
+
     def other_data(self, job: Job) -> str:
         """The other data that a job's number is measured on, as ``NAME=PATH``."""
         kind, place = parse_data(job.cell.on)
@@ -82,7 +87,7 @@ def make(job: Job, place: Place, display: Display) -> dict[str, Any]:
         evaluate(run, "svm", data=place.other_data(job), device=place.device, display=display)
     else:
         for protocol in ("linear", "knn"):
-            evaluate(run, protocol, data=place.data_of(job), device=place.device)
+            evaluate(run, protocol, data=place.own_data(job), device=place.device)
     record: dict[str, Any] = json.loads(write_record(run, place.into).read_text(encoding="utf-8"))
     return record
 

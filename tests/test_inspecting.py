@@ -1,0 +1,81 @@
+"""What is shown of a run: queries, whatever views its method trains on, and the names that belong to its pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ressl.cli import main
+from ressl.commands import views as views_command
+from ressl.data.augment import to_float
+from ressl.data.views import STRONG, WEAK, Views, describe
+from ressl.evaluating import bench_of
+from ressl.inspecting import chosen_queries, neighbours_of, query_view
+from ressl.methods import METHODS
+from ressl.recipes import get_recipe
+from ressl.runs import Run
+from ressl.subjects import subject_of_run
+
+
+def test_weak_queries_of_moco_are_cropped_and_flipped_alone(make_run: Callable[..., Run], array_file: Path) -> None:
+    """Its own views are strong, both of them."""
+    moco = make_run(method="moco-v2", data="array")
+    bench = bench_of(subject_of_run(moco), str(array_file), device="cpu")
+    weak, strong = (neighbours_of(bench, kind, 5, 4) for kind in ("weak", "contrastive"))
+    assert not torch.equal(weak.queries, strong.queries)
+    queries = to_float(bench.data.test[0][chosen_queries(bench.data.test[1], 5)])
+    draws = Views([WEAK], (0, 0, 0), (1, 1, 1), 0).draws(0, torch.arange(5))[0]
+    cut = replace(WEAK, size=16, crop=moco.recipe.views[0].crop)(queries, draws)
+    assert (weak.queries.float() - 255 * cut).abs().max() < 0.501  # rounded
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_weak_and_a_contrastive_query(method: str) -> None:
+    recipe = get_recipe("cifar10").replace(method=method)
+    weak, strong = (query_view(recipe, kind) for kind in ("weak", "contrastive"))
+    assert weak == replace(recipe.views[0], size=32, randaugment=0, jitter=0, gray=0, blur=0, solarize=0)
+    assert strong.jitter > 0
+    assert (weak.size, strong.size) == (32, 32)
+    if method == "supervised":  # it trains on no strong view
+        assert strong == STRONG
+
+
+@pytest.mark.parametrize("kind", ["neighbours", "map"])
+def test_runs_on_different_pictures_are_not_drawn_with_the_names_of_one(
+    make_run: Callable[..., Run], array_file: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    letters = array_file.with_name("letters.npz")
+    with np.load(array_file) as arrays:
+        np.savez(letters, classes=np.array(list("abc")), **arrays)
+    words = ["figure", kind, "--device", "cpu", "--pictures", "12", "-o", str(array_file.with_name("figure.png"))]
+    for name, place in (("first", array_file), ("second", letters)):
+        run = make_run(name, data="array")
+        run.note({"data": str(place)})
+        words.append(str(run.path))
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "first (ressl) is on pictures and second (ressl) on letters, which are not the same pictures" in said
+    if kind == "map":
+        assert main([*words, "--data", str(letters)]) == 0
+
+
+def test_the_views_of_another_method_are_drawn(
+    make_run: Callable[..., Run], array_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[list[str]] = []
+    monkeypatch.setattr(views_command, "views_grid", lambda _, views, *rest: said.append([label for label, _ in views]))
+    run = make_run(data="array")
+    run.note({"data": str(array_file)})
+    for method in ("clsa", "simclr"):
+        assert main(["views", str(run.path), "--method", method, "--pictures", "1", "--draws", "1"]) == 0
+        views = run.recipe.replace(method=method).views
+        assert [label.split(": ", 1)[1] for label in said[-1]] == [describe(view) for view in views]
+    assert [[label.split(":")[0] for label in labels] for labels in said] == [
+        ["teacher", "student 1", "student 2"],
+        ["view 1", "view 2"],  # it has no teacher
+    ]
