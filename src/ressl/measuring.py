@@ -201,7 +201,7 @@ def _finetune(bench: Bench, asked: FinetuneProtocol) -> dict[str, Any]:
 def _geometry(bench: Bench, asked: GeometryProtocol) -> dict[str, Any]:
     r, images = bench.recipe, bench.data.test[0][: asked.pictures]
     held = bench.features()[1][: asked.pictures]
-    weak = replace(r.views[0], size=r.image_size)
+    weak = replace(r.views[0].weakened(), size=r.image_size)  # the first view of some methods is a strong one
     pair = view_features(bench.backbone, Views([weak, weak], r.mean, r.std, r.seed), images, precision=bench.precision)
     return {
         "alignment": alignment(*pair),
