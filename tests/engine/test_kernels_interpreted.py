@@ -22,9 +22,9 @@ from ressl.nn import GroupedBatchNorm2d, build_backbone
 torch.set_num_threads(1)
 last = {"memory_format": torch.channels_last}
 cases = [(8, 16, 4, 2, True, True), (8, 24, 3, 4, False, True), (6, 8, 5, 1, True, False), (6, 40, 7, 3, True, True)]
-for number, (N, C, side, groups, residual, relu) in enumerate(cases * 3):
-    way = number // len(cases)  # all three ways to reduce: many programs, with rows loaded ahead or without, and one
-    kernels.LARGE, whole.ROWS = [(0, 0), (1 << 23, 0), (0, 4096)][way]
+# All three ways to reduce: many programs, with rows loaded ahead or without, and one.
+ways = [(0, 0)] * 4 + [(1 << 23, 0)] * 2 + [(0, 4096)] * 4
+for (kernels.LARGE, whole.ROWS), (N, C, side, groups, residual, relu) in zip(ways, cases + cases[:2] + cases):
     torch.manual_seed(0)
     norm = GroupedBatchNorm2d(C, groups)
     torch.nn.init.normal_(norm.weight)

@@ -25,7 +25,7 @@ def small_step(**changes: Any) -> TrainStep:
     return build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="bf16"), cpu)
 
 
-@pytest.mark.parametrize("views", [["weak", "strong"], ["weak", "strong", "strong"]])
+@pytest.mark.parametrize("views", [["weak", "weak"], ["weak", "weak", "weak"]])
 def test_the_loss_is_one_program(views: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pieces would be compiled one by one if a method's forward held a loop over networks (from Python 3.12 on)."""
     found: list[torch.fx.GraphModule] = []
@@ -39,7 +39,9 @@ def test_the_loss_is_one_program(views: list[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend=note))
     torch._dynamo.reset()
     step = small_step(views=views)
-    engine._for_graph(step, engine.Ideas(fused_norms=False, gradient_stream=False, teacher_stream=False))
+    off = dict.fromkeys(("fused_norms", "gradient_stream", "teacher_stream", "fused_update", "look_ahead"), False)
+    engine._for_graph(step, engine.Ideas(**off))
+    step.prepare = type(step).prepare.__get__(step)  # the views take long to trace, and are not the matter here
     step.begin_epoch(0)
     step.advance()
     step.advance()
@@ -61,7 +63,7 @@ def test_every_run_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) -> 
     programs = []
     with torch._dynamo.config.patch(recompile_limit=1):
         for epochs in (10, 20):
-            step = small_step(epochs=epochs, warmup_epochs=1)
+            step = small_step(epochs=epochs, warmup_epochs=1, views=["weak", "weak"])
             engine.accelerate(step, "compile")
             step.begin_epoch(0)
             step.advance()

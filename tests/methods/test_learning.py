@@ -47,7 +47,7 @@ OWN: dict[str, dict[str, Any]] = {
     "cpc-v2": {"image_size": 24, "stem": "medium", "epochs": 5, "lr": 1.0},  # patches must show a figure
     "clsa": {"epochs": 5},
     "clsa-multi": {"epochs": 4},
-    "seed": {"epochs": 5, "teacher_width": 12, "teacher_stem": "small"},
+    "seed": {"epochs": 4, "teacher_width": 12, "teacher_stem": "small"},
 }
 
 
@@ -96,7 +96,7 @@ def learn(recipe: Recipe) -> Learned:
 
 def teach(folder: Path, seed: int = 0) -> Run:
     """A short run of MoCo v2 that is wider than SEED's student, kept as a run keeps it."""
-    recipe = short("moco-v2", width=OWN["seed"]["teacher_width"], seed=seed)
+    recipe = short("moco-v2", width=OWN["seed"]["teacher_width"], epochs=OWN["seed"]["epochs"], seed=seed)
     learned = learn(recipe)
     run = Run.create(folder, recipe, {})
     state = {f"method.{key}": t for key, t in learned.method.state_dict().items()}
