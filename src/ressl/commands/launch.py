@@ -6,13 +6,17 @@ import importlib
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import traceback
 from argparse import ArgumentParser, Namespace
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
 from ressl.commands.shared import positive
+from ressl.engine.signals import SIGNALS
 from ressl.errors import ResslError
 from ressl.recipes.typed import convert
 
@@ -72,11 +76,9 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         max_restarts=restarts,
         start_method="forkserver",
     )
-    # The processes are forked from one that has imported everything already: eight of them start in the time of one,
-    # and a restart, which would otherwise be mostly imports, takes a second.
-    multiprocessing.set_forkserver_preload(list(PRELOADED))
     with tempfile.TemporaryDirectory() as folder:
         os.environ[MISTAKE] = str(Path(folder) / "mistake")
+        _start_forkserver()
         return _elastic(config, options.inner)
 
 
@@ -86,14 +88,27 @@ def _default_processes() -> int:
     return torch.cuda.device_count() or 2
 
 
+def _start_forkserver() -> None:
+    """The processes are forked from one that has imported everything already: eight of them start in the time of one,
+    and a restart, which would otherwise be mostly imports, takes a second.
+
+    It and multiprocessing's tracker must not die of a signal to the whole group: with it goes what its children, which
+    are still saving, hold on to. They are born with the signals held back; ``work`` lets them through.
+    """
+    multiprocessing.set_forkserver_preload(list(PRELOADED))
+    for start in (resource_tracker.ensure_running, forkserver.ensure_running):
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # again: the tracker's start lifts it for some of them
+        start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def _elastic(config: Any, arguments: list[str]) -> int:
     """torchrun's agent in this process, its end as an exit code and not as a traceback."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    for name in ("torch.distributed.elastic", "torch.multiprocessing"):  # what they log, our processes say better
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.disable()  # what they log, our processes say better
     try:
         elastic_launch(config, work)(arguments)
     except SignalException as error:
@@ -108,11 +123,19 @@ def _elastic(config: Any, arguments: list[str]) -> int:
 
 def work(arguments: list[str]) -> None:
     """One of the processes."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    # Loader workers are forked from this process, and end with it. By the method that started us they would come from
+    # another forkserver, whose processes outlive a killed rank. No worker ever touches a device: forking is safe.
+    multiprocessing.set_start_method("fork", force=True)
     mistake = Path(os.environ[MISTAKE])
     if mistake.exists():
         sys.exit(ResslError.exit_code)
     command = importlib.import_module("ressl.cli")  # nobody imports the command line but who starts it
-    code: int = command.main(arguments)
+    try:
+        code: int = command.main(arguments)
+    except Exception:  # a mistake of ours; torch would put it into a file that nobody looks at
+        traceback.print_exc()
+        sys.exit(1)
     if code == ResslError.exit_code:
         mistake.touch()
     sys.exit(code)
