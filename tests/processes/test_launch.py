@@ -93,12 +93,13 @@ def test_lost_processes_come_again_and_leave_nothing(tmp_path: Path, photos: Pat
         os.kill(first[1], signal.SIGKILL)
         until(lambda: len(now := ranks(process)) == 2 and not {*now.values()} & {*first.values()}, process)
         os.kill(until(lambda: worker(process), process), signal.SIGKILL)
-        said = process.communicate(timeout=100)[0]
+        process.wait(100)
         end = time.monotonic() + 15
         while (left := members(process.pid)) and time.monotonic() < end:
             time.sleep(0.1)
-        assert not left
+    said = process.communicate()[0]
     assert process.returncode == 0, said
+    assert not left
     assert "ressl: rank 0: loader worker" in said
     assert said.count("resumed after step") == 2
     assert logged(out) == 80

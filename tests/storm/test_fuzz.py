@@ -38,46 +38,32 @@ VALUES: list[Any] = [
 
 FLAGS = [
     *("--data", "--out", "--resume", "--device", "--engine", "--precision", "--workers", "--log-steps", "--views"),
-    *(
-        "--checkpoint-minutes",
-        "--checkpoint-steps",
-        "--quiet",
-        "--help",
-        "--version",
-        "--protocol",
-        "--again",
-        "--into",
-    ),
-    *("--parts", "--seconds", "--seed", "--epochs", "--into"),
+    *("--checkpoint-minutes", "--checkpoint-steps", "--quiet", "--help", "--version", "--protocol", "--again"),
+    *("--parts", "--seconds", "--seed", "--epochs", "--into", "-o", "-k", "--to", "--from", "--only", "--seeds"),
+    *("--processes", "--nodes", "--at", "--max-restarts", "--pictures", "--rows", "--draws", "--image-size"),
+    *("--weights", "--model", "--index", "--images", "--licence", "--jobs", "--runs", "--on", "--batch-size"),
 ]
 FIELDS = [f"--{name.replace('_', '-')}" for name in json.loads(RECIPES["cifar10"].to_json()) if name != "views"]
 OPTIONS = ["--hidden-dim", "--output-dim", "--queue-size", "--teacher-momentum", "--student-temperature",
            "--teacher-temperature", "--head-batch-norm"]  # fmt: skip
-COMMANDS = ["pretrain"] * 6 + [
-    "evaluate",
-    "evaluate",
-    "record",
-    "demo",
-    "bench",
-    "recipes",
-    "",
-    "--version",
-    "trian",
-    "pre",
-]
+COMMANDS = ["pretrain"] * 12 + [*cli.COMMANDS] * 2 + ["", "--version", "trian", "pre"]
+# Valid, these would run or write: they get a value that nothing takes.
+LONG = {
+    "demo": ("--device", "--epochs", "--seed"), "bench": ("--device", "--workers", "--seconds", "--parts"),
+    "cost": ("--device", "--seconds", "--engine", "--methods"), "results": ("--ledgr", "x", "-o"),
+}  # fmt: skip
+WHAT = ["none", "map", "curves", "table1", "figure-tsne", "cost", "timm", "a.npy", "é", "..", "\x00", "cifar10"]
 
 
 def line(moments: random.Random) -> list[str]:
     """A command line that is wrong, or that ends at data which is not there."""
     words = [moments.choice(COMMANDS)]
-    if words[0] in ("demo", "bench"):  # valid, these would run
-        return [
-            words[0],
-            moments.choice(["--device", "--epochs", "--seed", "--seconds"]),
-            moments.choice(["x", "", "é"]),
-        ]
+    if words[0] in LONG:
+        return [words[0], moments.choice(LONG[words[0]]), moments.choice(["x", "", "é"])]
     if words[0] == "pretrain" and moments.random() < 0.8:
         words.append(moments.choice([*RECIPES, "cifra10", "none.json", "é"]))
+    elif words[0] in cli.COMMANDS:
+        words += moments.choices(WHAT, k=moments.randrange(4))
     for _ in range(moments.randrange(4)):
         flag = moments.choice(moments.choice([FLAGS, FIELDS, FIELDS, OPTIONS, WORDS]))
         if moments.random() < 0.1:
@@ -85,9 +71,9 @@ def line(moments: random.Random) -> list[str]:
         words.append(flag)
         if moments.random() < 0.85:
             words.append(moments.choice(WORDS))
-    if words[0] == "pretrain" and "--resume" not in words:
+    if words[0] == "pretrain" and "--resume" not in words or words[0] == "views":
         words += ["--data", "not-there"]  # last, so that it counts
-    return words
+    return words + ["--dry-run"] * (words[0] == "reproduce")
 
 
 def quiet_run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
