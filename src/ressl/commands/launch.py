@@ -103,8 +103,8 @@ def _start_forkserver() -> None:
     """The processes are forked from one that has imported everything already: eight of them start in the time of one,
     and a restart, which would otherwise be mostly imports, takes a second.
 
-    It and multiprocessing's tracker must not die of a signal to the whole group: with it goes what its children, which
-    are still saving, hold on to. They are born with the signals held back; ``work`` lets them through.
+    It and multiprocessing's tracker must not die of a signal to the whole group: its children are still saving, and its
+    death would reach them as another signal. Both are born with the signals held back; ``work`` lets them through.
     """
     multiprocessing.set_forkserver_preload(list(PRELOADED))
     for start in (resource_tracker.ensure_running, forkserver.ensure_running):
