@@ -100,6 +100,15 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["recipes", "cifar"], r"unknown recipe 'cifar'; did you mean 'cifar10"),
     (["record", "none"], r"none is not a run folder"),
     (["demo", "--epochs", "x"], r"epochs wants a whole number"),
+    (["bench", "--workers", "-3", "--parts", "loader"], r"--workers must be at least 0, not -3"),
+    (["bench", "--seconds", "-1"], r"--seconds must be above 0, not -1"),
+    (["cost", "--seconds", "0"], r"--seconds must be above 0, not 0"),
+    (["figure", "map", "none", "-o", "a.xyz"], r"'a\.xyz' is no file for a figure; end it in \.png"),
+    (["views", "demo", "-o", "a"], r"'a' is no file for a figure"),
+    (["reproduce", "figure-neighbours", "--from", "none", "-o", "x.xyz"], r"'x\.xyz' is no file for a figure"),
+    (["launch", "--at", "nonsense", "--", "pretrain", "demo"], r"--at must be HOST:PORT, for example node0:29400"),
+    (["launch", "--at", "a:70000", "--", "pretrain", "demo"], r"--at must be HOST:PORT"),
+    (["launch", "--at", "no.invalid:29400", "--", "pretrain", "demo"], r"knows no address of 'no\.invalid'"),
 ]
 
 

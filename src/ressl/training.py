@@ -12,14 +12,15 @@ import torch
 from ressl.data.base import ArraySource, Source
 from ressl.data.loaders import RaggedLoader, ResidentLoader
 from ressl.data.sources import pretrain_split
-from ressl.data.streaming import StreamingLoader, TooManyBroken, lost_worker
+from ressl.data.streaming import LostWorker, StreamingLoader, TooManyBroken, lost_worker
 from ressl.data.views import Views
 from ressl.engine.accelerate import ALL_IDEAS, accelerate, lay_out
 from ressl.engine.checkpoint import sweep
+from ressl.engine.launchers import restarting
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
 from ressl.engine.monitor import Collapse
 from ressl.engine.optimisers import build_optimiser
-from ressl.engine.processes import ALONE, Team, averager, parallel, shared
+from ressl.engine.processes import ALONE, LostContact, Team, averager, parallel, shared
 from ressl.engine.records import Records
 from ressl.engine.schedules import warmup_cosine
 from ressl.engine.signals import Interrupted
@@ -114,9 +115,12 @@ def train(
         raise ResslError(f"{place} has not enough memory for this recipe; lower batch_size or queue_size") from error
     except TooManyBroken as error:
         raise ResslError(f"{str(error).rstrip('.')}; they are listed in {run.path / 'broken.txt'}") from None
-    except RuntimeError as error:
-        if (sentence := lost_worker(error)) is None:
+    except (LostWorker, RuntimeError) as error:
+        sentence = error if isinstance(error, LostWorker) else lost_worker(error)
+        if sentence is None:
             raise
+        if restarting():
+            sentence.exit_code = LostContact.exit_code  # not a user's mistake, which would not be tried again
         raise sentence from None
     finally:
         loader.close()

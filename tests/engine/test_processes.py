@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from ressl.engine import watch
+from ressl.engine import processes, watch
 from ressl.engine.launchers import Place, launch, place_in
 from ressl.engine.processes import ALONE, Team, device_for, groups_here, joined, lost_contact
 from ressl.errors import ResslError
@@ -164,3 +165,11 @@ def test_signs_of_life_keep_everyone_calm(left: list[str]) -> None:
     for guard in guards:
         guard.close()
     assert not left
+
+
+@pytest.mark.parametrize("text", ["abc", "", "0", "-1", "nan"])
+def test_a_patience_that_is_none_is_said_before_the_processes_meet(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESSL_PATIENCE_SECONDS", text)
+    with pytest.raises(ResslError, match="RESSL_PATIENCE_SECONDS must be a number of seconds above 0"):
+        processes._meet(Place(0, 1, 0, "127.0.0.1", 0), "cpu")
+    assert not dist.is_initialized()

@@ -42,6 +42,27 @@ def test_ctrl_c_after_sigterm_leaves_at_once() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_a_launcher_sends_the_same_ctrl_c_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StopRequest(launched=True):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        monkeypatch.setattr("ressl.engine.signals.ECHO", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with StopRequest(launched=True) as stop:
+        monkeypatch.undo()
+        stop.heard(signal.SIGINT)  # from another process, and then from the launcher
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signum == signal.SIGINT
+
+
+def test_the_end_of_a_launcher_is_no_ctrl_c() -> None:
+    with StopRequest(launched=True) as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signum == signal.SIGTERM
+
+
 def test_handlers_are_put_back_also_after_an_error() -> None:
     before = [signal.getsignal(s) for s in BOTH]
     with StopRequest():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import resource
@@ -38,56 +39,49 @@ VALUES: list[Any] = [
 
 FLAGS = [
     *("--data", "--out", "--resume", "--device", "--engine", "--precision", "--workers", "--log-steps", "--views"),
-    *(
-        "--checkpoint-minutes",
-        "--checkpoint-steps",
-        "--quiet",
-        "--help",
-        "--version",
-        "--protocol",
-        "--again",
-        "--into",
-    ),
+    *("--checkpoint-minutes", "--checkpoint-steps", "--quiet", "--help", "--version", "--protocol", "--again"),
     *("--parts", "--seconds", "--seed", "--epochs", "--into"),
 ]
 FIELDS = [f"--{name.replace('_', '-')}" for name in json.loads(RECIPES["cifar10"].to_json()) if name != "views"]
 OPTIONS = ["--hidden-dim", "--output-dim", "--queue-size", "--teacher-momentum", "--student-temperature",
            "--teacher-temperature", "--head-batch-norm"]  # fmt: skip
-COMMANDS = ["pretrain"] * 6 + [
-    "evaluate",
-    "evaluate",
-    "record",
-    "demo",
-    "bench",
-    "recipes",
-    "",
-    "--version",
-    "trian",
-    "pre",
-]
+COMMANDS = ["pretrain"] * 12 + [*cli.COMMANDS] * 2 + ["", "--version", "trian", "pre"]
+# Valid, these would run or write: they get a value that nothing takes.
+LONG = {
+    "demo": ("--device", "--epochs", "--seed"), "bench": ("--device", "--workers", "--seconds", "--parts"),
+    "cost": ("--device", "--seconds", "--engine", "--methods"), "results": ("--ledgr", "x", "-o"),
+}  # fmt: skip
+WHAT = ["none", "map", "curves", "table1", "figure-tsne", "cost", "timm", "a.npy", "é", "..", "\x00", "cifar10"]
+
+
+@functools.cache
+def own(command: str) -> list[str]:
+    """The options of a command."""
+    actions = cli._subparsers(cli.build_parser(command))[command]._actions
+    return [flag for action in actions for flag in action.option_strings if flag not in ("-h", "--help")]
 
 
 def line(moments: random.Random) -> list[str]:
     """A command line that is wrong, or that ends at data which is not there."""
     words = [moments.choice(COMMANDS)]
-    if words[0] in ("demo", "bench"):  # valid, these would run
-        return [
-            words[0],
-            moments.choice(["--device", "--epochs", "--seed", "--seconds"]),
-            moments.choice(["x", "", "é"]),
-        ]
+    if words[0] in LONG:
+        return [words[0], moments.choice(LONG[words[0]]), moments.choice(["x", "", "é"])]
     if words[0] == "pretrain" and moments.random() < 0.8:
         words.append(moments.choice([*RECIPES, "cifra10", "none.json", "é"]))
+    elif words[0] in cli.COMMANDS:
+        words += moments.choices(WHAT, k=moments.randrange(4))
+    other = words[0] in cli.COMMANDS and words[0] not in ("pretrain", "recipes", "methods")
+    pools = [own(words[0])] * 4 + [FLAGS, WORDS] if other else [FLAGS, FIELDS, FIELDS, OPTIONS, WORDS]
     for _ in range(moments.randrange(4)):
-        flag = moments.choice(moments.choice([FLAGS, FIELDS, FIELDS, OPTIONS, WORDS]))
+        flag = moments.choice(moments.choice(pools))
         if moments.random() < 0.1:
             flag = flag[: moments.randrange(len(flag) + 1)] + moments.choice("abc-=")
         words.append(flag)
         if moments.random() < 0.85:
             words.append(moments.choice(WORDS))
-    if words[0] == "pretrain" and "--resume" not in words:
+    if (words[0] == "pretrain" and "--resume" not in words) or words[0] == "views":
         words += ["--data", "not-there"]  # last, so that it counts
-    return words
+    return words + ["--dry-run"] * (words[0] == "reproduce")
 
 
 def quiet_run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -8,10 +8,9 @@ from typing import Any
 from rich.table import Table
 
 from ressl.bench import suite
-from ressl.commands.shared import show
+from ressl.commands.shared import above_zero, natural, show
 from ressl.engine.loop import device_of
 from ressl.pretraining import default_workers
-from ressl.recipes.typed import convert
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -42,8 +41,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
-    workers = default_workers() if options.workers is None else convert(int, options.workers, "--workers")
-    seconds = None if options.seconds is None else convert(float, options.seconds, "--seconds")
+    workers = default_workers() if options.workers is None else natural("--workers", options.workers)
+    seconds = None if options.seconds is None else above_zero("--seconds", options.seconds)
     place = device_of(options.device)
     found = suite.bench(
         options.recipe,

@@ -9,11 +9,10 @@ from rich.table import Table
 
 from ressl.bench import suite
 from ressl.bench.cost import PAPER, cost
-from ressl.commands.shared import show
+from ressl.commands.shared import above_zero, show
 from ressl.engine.accelerate import ENGINES
 from ressl.engine.loop import device_of
-from ressl.errors import ResslError, unknown
-from ressl.recipes.typed import convert
+from ressl.errors import unknown
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -34,9 +33,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: Namespace, changes: dict[str, Any]) -> int:
     if options.engine not in ENGINES:
         raise unknown("engine", options.engine, ENGINES)
-    seconds: float = convert(float, options.seconds, "--seconds")
-    if seconds <= 0:
-        raise ResslError(f"--seconds must be above 0, not {seconds}")
+    seconds = above_zero("--seconds", options.seconds)
     say = lambda text: print(text, flush=True)
     keep = lambda found: suite.write(found, options.into)
     found = cost(device_of(options.device), seconds, options.engine, say, options.recipe, options.methods, keep)

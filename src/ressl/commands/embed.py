@@ -6,11 +6,9 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from ressl import console
-from ressl.commands.shared import positive
+from ressl.commands.shared import natural, positive
 from ressl.data.decode import shown
 from ressl.embedding import embed
-from ressl.errors import ResslError
-from ressl.recipes.typed import convert
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -32,9 +30,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
-    workers = None if options.workers is None else convert(int, options.workers, "--workers")
-    if workers is not None and workers < 0:
-        raise ResslError(f"--workers must be at least 0, not {workers}")
+    workers = None if options.workers is None else natural("--workers", options.workers)
     with console.display(options.quiet) as display:
         found = embed(
             options.model,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ressl import console
-from ressl.commands.shared import positive
+from ressl.commands.shared import picture_file, positive
 from ressl.drawing import draw_maps, draw_neighbours
 from ressl.engine.loop import Display
 from ressl.errors import ResslError, unknown
@@ -49,8 +49,9 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     if len(options.runs) > 1 and options.kind not in SEVERAL:
         raise ResslError(f"{options.kind} shows one run; {' and '.join(SEVERAL)} show several side by side")
     rows, pictures = positive("--rows", options.rows), positive("--pictures", options.pictures)
+    chosen = picture_file(options.out) if options.out else None
     runs = [Run.open(path) for path in options.runs]
-    path = Path(options.out) if options.out else runs[0].path / f"{options.kind}.png"
+    path = chosen or runs[0].path / f"{options.kind}.png"
     with console.display() as shown:
         _draw(options, runs, rows, pictures, path, shown)
     print(path)

@@ -6,15 +6,19 @@ import importlib
 import logging
 import multiprocessing
 import os
+import signal
+import socket
 import sys
 import tempfile
+import traceback
 from argparse import ArgumentParser, Namespace
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
-from ressl.commands.shared import positive
+from ressl.commands.shared import natural, positive
+from ressl.engine.signals import SIGNALS
 from ressl.errors import ResslError
-from ressl.recipes.typed import convert
 
 PRELOADED = (
     *("ressl.commands.pretrain", "ressl.commands.evaluate", "ressl.cli"),
@@ -52,9 +56,8 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     nodes = positive("--nodes", options.nodes)
     if nodes > 1 and options.at is None:
         raise ResslError("several nodes need a place to meet: --at HOST:PORT, the same on each of them")
-    restarts: int = convert(int, options.max_restarts, "--max-restarts")
-    if restarts < 0:
-        raise ResslError(f"--max-restarts must be at least 0, not {restarts}")
+    restarts = natural("--max-restarts", options.max_restarts)
+    at = "localhost:0" if options.at is None else _meeting_place(options.at)
     processes = _default_processes() if options.processes is None else positive("--processes", options.processes)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
@@ -68,16 +71,26 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         nproc_per_node=processes,
         run_id=options.job,
         rdzv_backend="c10d",
-        rdzv_endpoint=options.at or "localhost:0",
+        rdzv_endpoint=at,
         max_restarts=restarts,
         start_method="forkserver",
     )
-    # The processes are forked from one that has imported everything already: eight of them start in the time of one,
-    # and a restart, which would otherwise be mostly imports, takes a second.
-    multiprocessing.set_forkserver_preload(list(PRELOADED))
     with tempfile.TemporaryDirectory() as folder:
         os.environ[MISTAKE] = str(Path(folder) / "mistake")
+        _start_forkserver()
         return _elastic(config, options.inner)
+
+
+def _meeting_place(at: str) -> str:
+    """HOST:PORT, of a host that has an address: torch would look for it for minutes."""
+    host, _, port = at.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 2**16):
+        raise ResslError(f"--at must be HOST:PORT, for example node0:29400, not '{at}'")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port))
+    except (OSError, ValueError):
+        raise ResslError(f"--at: this machine knows no address of '{host}'; use one that every node knows") from None
+    return at
 
 
 def _default_processes() -> int:
@@ -86,18 +99,38 @@ def _default_processes() -> int:
     return torch.cuda.device_count() or 2
 
 
+def _start_forkserver() -> None:
+    """The processes are forked from one that has imported everything already: eight of them start in the time of one,
+    and a restart, which would otherwise be mostly imports, takes a second.
+
+    It and multiprocessing's tracker must not die of a signal to the whole group: its children are still saving, and its
+    death would reach them as another signal. Both are born with the signals held back; ``work`` lets them through.
+    """
+    multiprocessing.set_forkserver_preload(list(PRELOADED))
+    for start in (resource_tracker.ensure_running, forkserver.ensure_running):
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # again: the tracker's start lifts it for some of them
+        start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def _elastic(config: Any, arguments: list[str]) -> int:
     """torchrun's agent in this process, its end as an exit code and not as a traceback."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import elastic_launch
 
-    for name in ("torch.distributed.elastic", "torch.multiprocessing"):  # what they log, our processes say better
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.disable()  # what they log, our processes say better
     try:
         elastic_launch(config, work)(arguments)
     except SignalException as error:
         return 128 + int(error.sigval)
+    except RendezvousError as error:
+        first = str(error).split("\n")[0].rstrip(".")
+        raise ResslError(
+            f"the machines did not meet at {config.rdzv_endpoint}: {first}; check that the line runs on each of them, "
+            "and that the first one can be reached there"
+        ) from None
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         what = f"was ended by signal {-failure.exitcode}" if failure.exitcode < 0 else f"left with {failure.exitcode}"
@@ -108,11 +141,19 @@ def _elastic(config: Any, arguments: list[str]) -> int:
 
 def work(arguments: list[str]) -> None:
     """One of the processes."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    # Loader workers are forked from this process, and end with it. By the method that started us they would come from
+    # another forkserver, whose processes outlive a killed rank. No worker ever touches a device: forking is safe.
+    multiprocessing.set_start_method("fork", force=True)
     mistake = Path(os.environ[MISTAKE])
     if mistake.exists():
         sys.exit(ResslError.exit_code)
     command = importlib.import_module("ressl.cli")  # nobody imports the command line but who starts it
-    code: int = command.main(arguments)
+    try:
+        code: int = command.main(arguments)
+    except Exception:  # a mistake of ours; torch would put it into a file that nobody looks at
+        traceback.print_exc()
+        sys.exit(1)
     if code == ResslError.exit_code:
         mistake.touch()
     sys.exit(code)

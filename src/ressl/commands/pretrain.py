@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from ressl import console
 from ressl.commands.evaluate import measure, written_out
-from ressl.commands.shared import describe, flag, positive
+from ressl.commands.shared import describe, flag, natural, positive
 from ressl.engine.loop import Rhythm
 from ressl.engine.processes import joined
 from ressl.engine.signals import Interrupted
@@ -93,9 +93,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     )
     if rhythm.checkpoint_minutes < 0 or rhythm.checkpoint_steps < 0:
         raise ResslError("--checkpoint-minutes and --checkpoint-steps must be at least 0")
-    workers = None if options.workers is None else convert(int, options.workers, "--workers")
-    if workers is not None and workers < 0:
-        raise ResslError(f"--workers must be at least 0, not {workers}")
+    workers = None if options.workers is None else natural("--workers", options.workers)
     try:
         with joined(options.device) as team:
             with console.display(options.quiet or not team.leads) as shown:

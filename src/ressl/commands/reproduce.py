@@ -14,7 +14,7 @@ from ressl import console
 from ressl.bench import suite
 from ressl.bench.cost import PAPER, cost, rows_of
 from ressl.commands.cost import show_cost
-from ressl.commands.shared import positive, show
+from ressl.commands.shared import picture_file, positive, show
 from ressl.engine.loop import device_of
 from ressl.engine.signals import Interrupted, Terminated
 from ressl.environment import environment
@@ -96,6 +96,8 @@ def _check(options: Namespace) -> None:
     for flag, (given, good) in fits.items():
         if given and not good:
             raise ResslError(f"{what} has no use for {flag}; leave it out")
+    if options.out:
+        picture_file(options.out)  # before hours have passed
     if options.given and (options.seeds or options.epochs or options.only or options.quick):
         raise ResslError("--from takes runs as they are; leave out --seeds, --epochs, --only and --quick")
 
@@ -137,7 +139,7 @@ def _figure(options: Namespace, figure: Figure) -> int:
     todo = [job for job in planned if not job.trained(options.runs)]  # a record has no weights to draw from
     _make(options, planned, todo, ledger, "trained")
     default = Path(options.runs) / f"{figure.name}{'-quick' if options.quick else ''}.png"
-    path = Path(options.out) if options.out else default
+    path = picture_file(options.out) if options.out else default
     if options.dry_run:
         print(f"then draws {path}")
         return 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from ressl.errors import ResslError
+from ressl.errors import ResslError, printable
 from ressl.recipes.typed import convert, wants
+
+PICTURES = (".png", ".jpg", ".webp", ".pdf", ".svg")
 
 HELP = {
     "image_size": "side of the square the networks see, in pixels",
@@ -114,6 +117,28 @@ def positive(name: str, value: str) -> int:
     if number < 1:
         raise ResslError(f"{name} must be at least 1, not {number}")
     return number
+
+
+def natural(name: str, value: str) -> int:
+    number: int = convert(int, value, name)
+    if number < 0:
+        raise ResslError(f"{name} must be at least 0, not {number}")
+    return number
+
+
+def above_zero(name: str, value: str) -> float:
+    number: float = convert(float, value, name)
+    if not 0 < number < float("inf"):
+        raise ResslError(f"{name} must be above 0, not {value}")
+    return number
+
+
+def picture_file(name: str) -> Path:
+    """Where a figure goes; its ending says the format, which is better known before the work than after it."""
+    path = Path(name)
+    if path.suffix.lower() not in PICTURES:
+        raise ResslError(f"'{printable(name)}' is no file for a figure; end it in {', '.join(PICTURES)}")
+    return path
 
 
 def show(table: Table) -> None:

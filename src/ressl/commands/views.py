@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from ressl.commands.shared import positive
+from ressl.commands.shared import picture_file, positive
 from ressl.data.sources import guess_data, open_source, parse_data, pretrain_split
 from ressl.errors import ResslError
 from ressl.inspecting import views_of
@@ -41,9 +41,9 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     for view in recipe.views:
         view.validate()
     count, draws = positive("--pictures", options.pictures), positive("--draws", options.draws)
+    path = picture_file(options.out)
     source = open_source(recipe.data, pretrain_split(recipe.data), place)
     originals, views = views_of(recipe, source, count, draws)
-    path = Path(options.out)
     title = f"{recipe.method} on {recipe.data}, {len(source):,} pictures, seed {recipe.seed}"
     print(views_grid(originals, views, path, title))
     return 0

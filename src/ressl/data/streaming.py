@@ -29,6 +29,10 @@ class TooManyBroken(ResslError):
     """More of the pictures are broken than a run should go on with."""
 
 
+class LostWorker(ResslError):
+    """A loader worker died, which is nobody's mistake here: it may go better another time."""
+
+
 class _Job(NamedTuple):
     step: int  # counted through all epochs
     ids: list[int]
@@ -119,7 +123,7 @@ def _start_worker(worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda signum, frame: _obey_the_next(signum))
 
 
-def lost_worker(error: BaseException) -> ResslError | None:
+def lost_worker(error: BaseException) -> LostWorker | None:
     """The sentence for a loader worker that died, None for any other error.
 
     torch raises that RuntimeError from a signal handler, so it may come up anywhere in the main thread.
@@ -129,7 +133,7 @@ def lost_worker(error: BaseException) -> ResslError | None:
         return None
     number = re.search(r"pid\D*(\d+)", text)
     cause = re.search(r"killed by signal: ([^.]*)", text)
-    return ResslError(
+    return LostWorker(
         f"loader worker {number.group(1) if number else '?'} died"
         f"{f' ({shown(cause.group(1)).strip()})' if cause else ''}, often for want of memory: resume the run, with "
         "fewer workers if it happens again."

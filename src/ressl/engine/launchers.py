@@ -62,6 +62,11 @@ def restarts() -> int:
     return int(count) if count.isdigit() else 0
 
 
+def restarting() -> bool:
+    """Whether the launcher starts the job again when one of its processes fails."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def launch() -> str | None:
     """A name for this launch, the same after a restart; None without a launcher."""
     if "SLURM_JOB_ID" in os.environ:

@@ -14,6 +14,7 @@ from ressl.data.batches import Batch
 from ressl.data.streaming import StreamingLoader
 from ressl.engine.background import Background
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, random_states, set_random_states
+from ressl.engine.launchers import launch
 from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors
 from ressl.engine.processes import ALONE, Team
@@ -76,7 +77,7 @@ class Loop:
 
     def run(self) -> None:
         """Train to the end. A signal saves and raises :class:`Interrupted`."""
-        with StopRequest() as stop:
+        with StopRequest(launched=launch() is not None) as stop:
             finished = False
             with contextlib.suppress(Leave):  # raised between two steps, or in the process's first
                 self._run(stop)
@@ -113,7 +114,7 @@ class Loop:
         elif certainly or self.step.done % self.team.rhythm == 0:
             agreed = self.team.agree(stop.signum or 0)
             if agreed:
-                stop.signum = agreed
+                stop.heard(agreed)
                 raise Leave
 
     def _batches(self, epoch: int, first: int, stop: StopRequest) -> Iterator[Batch | None]:

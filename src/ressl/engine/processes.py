@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ressl.engine.checkpoint import Checkpoint
 from ressl.engine.launchers import Place, place_in, restarts
 from ressl.engine.signals import Interrupted
-from ressl.engine.watch import Watch
+from ressl.engine.watch import Watch, patience
 from ressl.errors import ResslError
 from ressl.nn.processes import all_rows
 
@@ -169,6 +169,7 @@ def _part(team: Team, watch: Watch | None) -> None:
 
 
 def _meet(place: Place, device: str) -> Watch:
+    limit = patience()  # a mistake there is said before the processes wait for one another
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
@@ -190,7 +191,7 @@ def _meet(place: Place, device: str) -> Watch:
             f"the {place.world} processes did not meet at {place.address}:{place.port}: {first}; "
             "check that all were started and that MASTER_ADDR and MASTER_PORT are reachable"
         ) from None
-    return Watch(dist.PrefixStore("watch", attempt.clone()), place.rank, place.world)
+    return Watch(dist.PrefixStore("watch", attempt.clone()), place.rank, place.world, limit)
 
 
 def lost_contact(error: BaseException) -> bool:

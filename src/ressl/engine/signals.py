@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -11,6 +12,7 @@ from typing import Any
 
 # SIGUSR1 is what SLURM users have sent ahead of the time limit (--signal=USR1@120). Windows has none.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+ECHO = 1.0  # seconds that a launcher may take to send a signal on
 
 
 class Interrupted(Exception):
@@ -29,8 +31,11 @@ class Leave(BaseException):
 class StopRequest:
     """While active, turns the signals into a flag that the loop reads between two steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, launched: bool = False) -> None:
+        """``launched``: a launcher started us, so that not every SIGINT is a Ctrl-C."""
         self.signum: int | None = None
+        self._came = 0.0  # when
+        self._launched = launched
         self._at_once = False
         self._previous: dict[int, Any] = {}
 
@@ -43,6 +48,12 @@ class StopRequest:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
+
+    def heard(self, signum: int) -> None:
+        """Another process was asked to stop, and all do so."""
+        if self.signum is None:
+            self._came = time.monotonic()
+        self.signum = signum
 
     def leave(self) -> None:
         """Raise :class:`Leave` if a signal has come."""
@@ -60,10 +71,16 @@ class StopRequest:
         finally:
             self._at_once = False
 
+    def _is_the_launchers(self) -> bool:
+        """A launcher sends on the Ctrl-C that we have from the terminal too; and its death comes as a SIGINT."""
+        return self._launched and (self.signum != signal.SIGINT or time.monotonic() - self._came < ECHO)
+
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        if signum == signal.SIGINT and self.signum is not None:
-            raise KeyboardInterrupt
-        self.signum = signum
+        if self.signum is not None:  # the first one says what the exit code is
+            if signum == signal.SIGINT and not self._is_the_launchers():
+                raise KeyboardInterrupt
+            return
+        self.signum, self._came = signum, time.monotonic()
         if self._at_once:
             raise Leave
 

@@ -17,9 +17,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ressl.errors import ResslError
+
 LIMIT = 15.0  # seconds without a sign of life
 EVERY = 1.0
 EXIT_CODE = 1
+
+
+def patience() -> float:
+    """Seconds without a sign of life, as the user says."""
+    text = os.environ.get("RESSL_PATIENCE_SECONDS", str(LIMIT))
+    with contextlib.suppress(ValueError):
+        if (seconds := float(text)) > 0:
+            return seconds
+    raise ResslError(f"RESSL_PATIENCE_SECONDS must be a number of seconds above 0, not '{text}'")
 
 
 class Watch:
@@ -27,7 +38,7 @@ class Watch:
 
     def __init__(self, store: Any, rank: int, world: int, limit: float | None = None) -> None:
         self.store, self.rank, self.neighbour = store, rank, (rank + 1) % world
-        self.limit = limit or float(os.environ.get("RESSL_PATIENCE_SECONDS", LIMIT))
+        self.limit = limit or patience()
         self._closing = threading.Event()
         self._answered = time.monotonic()  # when the store last did
         self._seen, self._seen_at = b"", time.monotonic()  # the neighbour's newest sign
