@@ -30,13 +30,15 @@ def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None) -> 
     paper: dict[str, dict[str, None]] = {}  # of several recipes, all their numbers, each once
     for i, run in enumerate(runs):
         for name, result in run.evaluations.items():
-            for row in rows_of(name, result, run.paper):
+            for row in rows_of(name, result, run.paper) if name != "demo" else ():  # which has a table of its own
                 found.setdefault(row.what, {})[i] = (row.value, row.beside)
                 if row.paper:
                     paper.setdefault(row.what, {})[row.paper] = None
         if "linear" not in run.evaluations and "linear" in run.paper:
             found.setdefault("linear", {})
             paper.setdefault("linear", {})[f"{run.paper['linear']:.2f}"] = None
+    if not found and beginnings(runs) is not None:
+        return None
     if not found:
         ask = tag("code", "ressl evaluate RUN --protocol all")
         return tag("p", "Nothing has been measured yet: ", ask, class_="soft")
