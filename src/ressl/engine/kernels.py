@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from ressl.engine.launching import TILE, launch, mapping, twice
 from ressl.engine.reducing import (
+    affine,
     gradient_behind,
     group_statistics,
     last_of,
     move_running,
     over_parts,
+    rows_of,
     settle_gradients,
     tickets,
 )
@@ -52,10 +54,8 @@ def _moments(
     total = tl.zeros((ROWS, COLS), tl.float32)
     square = tl.zeros((ROWS, COLS), tl.float32)
     for back in tl.range(s, tiles, S, num_stages=STAGES):
-        q = (tiles - 1 - back) * ROWS + tl.arange(0, ROWS)  # row within the group
-        row = ((q // R) * G + g) * R + q % R  # row in memory
-        inside = (q < n * R)[:, None] & (c < C)[None, :]
-        x = tl.load(x_ptr + row.to(tl.int64)[:, None] * C + c[None, :], mask=inside, other=0.0).to(tl.float32)
+        place, inside = rows_of(tiles - 1 - back, g, c, n, C, R, G, ROWS)
+        x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
         total += x
         square += x * x
     place = part_ptr + (s * G + g) * C + c
@@ -78,13 +78,9 @@ def _apply(
     """y = relu(normalised x + residual); a program takes some rows of one sample."""
     chunks = tl.cdiv(R, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    weight = tl.load(weight_ptr + c, mask=c < C, other=0.0)
-    bias = tl.load(bias_ptr + c, mask=c < C, other=0.0)
     i = tl.program_id(0) // chunks
     r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
-    at = (i % G) * C + c
-    scale = tl.load(rstd_ptr + at, mask=c < C, other=0.0) * weight
-    shift = bias - tl.load(mean_ptr + at, mask=c < C, other=0.0) * scale
+    _, _, scale, shift = affine(mean_ptr, rstd_ptr, weight_ptr, bias_ptr, i % G, c, C)
     inside = (r < R)[:, None] & (c < C)[None, :]
     place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
     y = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
@@ -106,18 +102,12 @@ def _backward_moments(
     g = tl.program_id(0) % G
     s = tl.program_id(0) // G
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    mean = tl.load(mean_ptr + g * C + c, mask=c < C, other=0.0)
-    rstd = tl.load(rstd_ptr + g * C + c, mask=c < C, other=0.0)
-    scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
-    shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
+    mean, rstd, scale, shift = affine(mean_ptr, rstd_ptr, weight_ptr, bias_ptr, g, c, C)
     tiles = tl.cdiv(n * R, ROWS)
     total = tl.zeros((ROWS, COLS), tl.float32)
     dot = tl.zeros((ROWS, COLS), tl.float32)
     for back in tl.range(s, tiles, S, num_stages=STAGES):
-        q = (tiles - 1 - back) * ROWS + tl.arange(0, ROWS)
-        row = ((q // R) * G + g) * R + q % R
-        inside = (q < n * R)[:, None] & (c < C)[None, :]
-        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        place, inside = rows_of(tiles - 1 - back, g, c, n, C, R, G, ROWS)
         x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
         dz = gradient_behind(dy_ptr, dy2_ptr, y_ptr, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
         if RESIDUAL:
@@ -138,22 +128,14 @@ def _backward_apply(
     """dx = weight / deviation * (dz - mean dz - normalised x * mean of dz times it)."""
     chunks = tl.cdiv(R, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    weight = tl.load(weight_ptr + c, mask=c < C, other=0.0)
-    bias = tl.load(bias_ptr + c, mask=c < C, other=0.0)
     i = tl.program_id(0) // chunks
     r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
     at = (i % G) * C + c
-    mean = tl.load(mean_ptr + at, mask=c < C, other=0.0)
-    rstd = tl.load(rstd_ptr + at, mask=c < C, other=0.0)
-    scale = rstd * weight
+    mean, rstd, scale, shift = affine(mean_ptr, rstd_ptr, weight_ptr, bias_ptr, i % G, c, C)
     inside = (r < R)[:, None] & (c < C)[None, :]
     place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
     x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    dz = tl.load(dz_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    if TWO:
-        dz += tl.load(dz2_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    if MASK:
-        dz = tl.where(x * scale[None, :] + (bias - mean * scale)[None, :] > 0.0, dz, 0.0)
+    dz = gradient_behind(dz_ptr, dz2_ptr, dz_ptr, x, scale, shift, place, inside, TWO, False, MASK)
     mean_dz = tl.load(mean_dz_ptr + at, mask=c < C, other=0.0)
     mean_dot = tl.load(mean_dot_ptr + at, mask=c < C, other=0.0)
     normal = (x - mean[None, :]) * rstd[None, :]

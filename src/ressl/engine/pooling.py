@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ressl.engine.kernels import Plan, checked_groups, statistics_of
 from ressl.engine.launching import TILE, launch, mapping, twice
-from ressl.engine.reducing import settle_gradients
+from ressl.engine.reducing import affine, settle_gradients
 
 NONE = tl.constexpr(9)  # in place of 0 to 8: no maximum above zero
 
@@ -30,9 +30,7 @@ def _apply_pool(
     i = tl.program_id(0) // chunks
     r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    at = (i % G) * C + c
-    scale = tl.load(rstd_ptr + at, mask=c < C, other=0.0) * tl.load(weight_ptr + c, mask=c < C, other=0.0)
-    shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - tl.load(mean_ptr + at, mask=c < C, other=0.0) * scale
+    _, _, scale, shift = affine(mean_ptr, rstd_ptr, weight_ptr, bias_ptr, i % G, c, C)
     oh, ow = r // OW, r % OW
     best = tl.zeros((ROWS, COLS), tl.float32)
     which = tl.full((ROWS, COLS), NONE, tl.int32)

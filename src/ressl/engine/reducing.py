@@ -44,6 +44,25 @@ def over_groups(ptr, c, G, C, G_PAD: tl.constexpr):
 
 
 @triton.jit
+def rows_of(tile, g, c, n, C, R: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr):
+    """Where the rows of a tile of group g lie, at the channels c, and which of them there are."""
+    q = tile * ROWS + tl.arange(0, ROWS)  # row within the group
+    row = ((q // R) * G + g) * R + q % R  # row in memory
+    inside = (q < n * R)[:, None] & (c < C)[None, :]
+    return row.to(tl.int64)[:, None] * C + c[None, :], inside
+
+
+@triton.jit
+def affine(mean_ptr, rstd_ptr, weight_ptr, bias_ptr, g, c, C):
+    """Mean and 1 / deviation of group g, and what the norm makes of them: scale and shift."""
+    mean = tl.load(mean_ptr + g * C + c, mask=c < C, other=0.0)
+    rstd = tl.load(rstd_ptr + g * C + c, mask=c < C, other=0.0)
+    scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
+    shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
+    return mean, rstd, scale, shift
+
+
+@triton.jit
 def group_statistics(total, square, found_ptr, g, c, count, eps, G, C):
     """Mean and 1 / deviation of a group from its sums; both are kept, and the variance (3 x G x C)."""
     mean = total / count

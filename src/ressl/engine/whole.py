@@ -14,7 +14,16 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from ressl.engine.launching import TILE, launch
-from ressl.engine.reducing import gradient_behind, group_statistics, last_of, move_running, over_groups, tickets
+from ressl.engine.reducing import (
+    affine,
+    gradient_behind,
+    group_statistics,
+    last_of,
+    move_running,
+    over_groups,
+    rows_of,
+    tickets,
+)
 
 ROWS = 4096  # of a group, at most
 PROGRAMS = 256  # at least, where the channels can be divided so far: about two for each multiprocessor
@@ -34,20 +43,15 @@ def _whole(
     total = tl.zeros((ROWS, COLS), tl.float32)
     square = tl.zeros((ROWS, COLS), tl.float32)
     for tile in tl.range(0, tiles, num_stages=STAGES):
-        q = tile * ROWS + tl.arange(0, ROWS)
-        row = ((q // R) * G + g) * R + q % R
-        inside = (q < n * R)[:, None] & (c < C)[None, :]
-        x = tl.load(x_ptr + row.to(tl.int64)[:, None] * C + c[None, :], mask=inside, other=0.0).to(tl.float32)
+        place, inside = rows_of(tile, g, c, n, C, R, G, ROWS)
+        x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
         total += x
         square += x * x
     mean, rstd = group_statistics(tl.sum(total, 0), tl.sum(square, 0), found_ptr, g, c, n * R, eps, G, C)
     scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
     shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
     for tile in tl.range(0, tiles, num_stages=STAGES):
-        q = tile * ROWS + tl.arange(0, ROWS)
-        row = ((q // R) * G + g) * R + q % R
-        inside = (q < n * R)[:, None] & (c < C)[None, :]
-        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        place, inside = rows_of(tile, g, c, n, C, R, G, ROWS)
         y = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
         if RESIDUAL:
             y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
@@ -67,18 +71,12 @@ def _whole_backward(
     """dx = weight / deviation * (dz - mean dz - normalised x * mean of dz times it) for some channels of one group."""
     g = tl.program_id(0)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    mean = tl.load(mean_ptr + g * C + c, mask=c < C, other=0.0)
-    rstd = tl.load(rstd_ptr + g * C + c, mask=c < C, other=0.0)
-    scale = rstd * tl.load(weight_ptr + c, mask=c < C, other=0.0)
-    shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
+    mean, rstd, scale, shift = affine(mean_ptr, rstd_ptr, weight_ptr, bias_ptr, g, c, C)
     tiles = tl.cdiv(n * R, ROWS)
     total = tl.zeros((ROWS, COLS), tl.float32)
     dot = tl.zeros((ROWS, COLS), tl.float32)
     for tile in tl.range(0, tiles, num_stages=STAGES):
-        q = tile * ROWS + tl.arange(0, ROWS)
-        row = ((q // R) * G + g) * R + q % R
-        inside = (q < n * R)[:, None] & (c < C)[None, :]
-        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        place, inside = rows_of(tile, g, c, n, C, R, G, ROWS)
         x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
         dz = gradient_behind(dy_ptr, dy2_ptr, y_ptr, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
         total += dz
@@ -88,10 +86,7 @@ def _whole_backward(
     tl.store(sums_ptr + (G + g) * C + c, sum_dot, mask=c < C)
     mean_dz, mean_dot = sum_dz / (n * R), sum_dot / (n * R)
     for tile in tl.range(0, tiles, num_stages=STAGES):
-        q = tile * ROWS + tl.arange(0, ROWS)
-        row = ((q // R) * G + g) * R + q % R
-        inside = (q < n * R)[:, None] & (c < C)[None, :]
-        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        place, inside = rows_of(tile, g, c, n, C, R, G, ROWS)
         x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
         dz = gradient_behind(dy_ptr, dy2_ptr, y_ptr, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
         if RESIDUAL:
