@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,17 +66,17 @@ def train(
     """Train ``method`` to the end of its recipe, from the run's last checkpoint if ``resume``."""
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)  # another run in this process may have had more
-    step = build_step(recipe, method, loader, settings, place)
-    if team.world > 1:
-        share_batch_norm(method)
-        step.call, step.average = parallel(method, place), averager(method, team.world)
     found = run.checkpoint() if team.leads and resume and run.checkpoints.paths() else None
     checkpoint = team.share_checkpoint(found)
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
     facts = checkpoint.facts if checkpoint else {}
-    exact = settings.exact or facts.get("exact") is True  # begun so, it goes on so
-    accelerate(step, settings.engine, display.message, replace(ALL_IDEAS, tried_convolutions=not exact))
+    settings = _as_begun(settings, facts)
+    step = build_step(recipe, method, loader, settings, place)
+    if team.world > 1:
+        share_batch_norm(method)
+        step.call, step.average = parallel(method, place), averager(method, team.world)
+    accelerate(step, settings.engine, display.message, replace(ALL_IDEAS, tried_convolutions=not settings.exact))
     if resume and team.leads:
         for folder in (run.path, run.checkpoints.folder):  # a finished run will not save again, and sweep there
             sweep(folder)
@@ -86,7 +86,7 @@ def train(
         epochs=recipe.epochs,
         records=records,
         checkpoints=run.checkpoints,
-        facts={"recipe": plain(recipe), "pictures": loader.samples, "exact": exact},
+        facts={"recipe": plain(recipe), "pictures": loader.samples, **_as_it_runs(settings, step)},
         display=display,
         collapse=_collapse(recipe, recipe.warmup_epochs * loader.steps_per_epoch),
         evaluate=evaluate,
@@ -138,6 +138,18 @@ def train(
         run.note(_ending(loop, place) | ({"processes": team.world} if team.world > 1 else {}))
     team.wait()  # the others may open the folder, too
     return run
+
+
+def _as_it_runs(settings: Settings, step: TrainStep) -> dict[str, Any]:
+    """What the numbers depend on besides the recipe, for the checkpoint."""
+    return {"exact": settings.exact, "precision": "bf16" if step.precision == torch.bfloat16 else "fp32"}
+
+
+def _as_begun(settings: Settings, facts: Mapping[str, Any]) -> Settings:
+    """A resumed run goes on as it was begun, unless told otherwise."""
+    exact = settings.exact or facts.get("exact") is True
+    begun = facts.get("precision") if settings.precision == "auto" else None
+    return replace(settings, exact=exact, precision=begun if begun in ("bf16", "fp32") else settings.precision)
 
 
 def _list_broken(run: Run, loader: ResidentLoader | StreamingLoader, display: Display) -> None:

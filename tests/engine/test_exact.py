@@ -1,10 +1,11 @@
-"""`--exact` reaches the engine, and a run that was begun with it goes on with it."""
+"""`--exact` reaches the engine, and a run goes on as exactly and as precisely as it was begun."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 
 import ressl
 import ressl.training
@@ -24,11 +25,12 @@ SMALL = {
 }
 
 
-def test_a_resumed_run_is_as_exact_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
+def test_a_resumed_run_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, precisions = [], []
 
     def watched(step, engine, say, ideas: Ideas) -> None:
         tried.append(ideas.tried_convolutions)
+        precisions.append(step.precision)
         accelerate(step, engine, say, ideas)
         if len(tried) == 1:
             finish = step.body
@@ -48,12 +50,14 @@ def test_a_resumed_run_is_as_exact_as_it_was_begun(tmp_path: Path, monkeypatch: 
             out=out,
             device="cpu",
             exact=True,
+            precision="bf16",
             epochs=1,
             rhythm=Rhythm(checkpoint_steps=1, log_steps=1),
             **SMALL,
         )
     assert main(["pretrain", "--resume", "--out", str(out), "--device", "cpu", "--quiet"]) == 0
     assert tried == [False, False]
+    assert precisions == [torch.bfloat16, torch.bfloat16]  # which this device would not choose
 
 
 def test_the_command_line_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
