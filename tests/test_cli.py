@@ -287,11 +287,13 @@ def test_a_signal_ends_the_process_with_a_checkpoint_to_resume(
 
 def test_a_process_is_left_at_once_when_all_is_done(tmp_path):
     code = (
-        "import atexit, sys, threading, time; from pathlib import Path; from ressl.__main__ import leave\n"
+        "import atexit, sys, threading, time; from concurrent.futures import ThreadPoolExecutor\n"
+        "from pathlib import Path; from ressl.__main__ import leave\n"
         "folder = Path(sys.argv[1])\n"
         "atexit.register(lambda: (folder / 'handler').write_text(str((folder / 'thread').exists())))\n"
         "threading.Thread(target=lambda: (time.sleep(0.2), (folder / 'thread').touch())).start()\n"
         "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "pool = ThreadPoolExecutor(1); pool.submit(print, end='')  # of a library that never ends it\n"
         "print('said'); leave(3)\n"
         "print('never')"
     )

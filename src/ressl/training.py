@@ -14,7 +14,7 @@ from ressl.data.loaders import RaggedLoader, ResidentLoader
 from ressl.data.sources import pretrain_split
 from ressl.data.streaming import LostWorker, StreamingLoader, TooManyBroken, lost_worker
 from ressl.data.views import Views
-from ressl.engine.accelerate import ALL_IDEAS, accelerate, lay_out
+from ressl.engine.accelerate import accelerate, lay_out
 from ressl.engine.checkpoint import sweep
 from ressl.engine.launchers import restarting
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
@@ -76,7 +76,7 @@ def train(
     if team.world > 1:
         share_batch_norm(method)
         step.call, step.average = parallel(method, place), averager(method, team.world)
-    accelerate(step, settings.engine, display.message, replace(ALL_IDEAS, tried_convolutions=not settings.exact))
+    accelerate(step, settings.engine, display.message, exact=settings.exact)
     if resume and team.leads:
         for folder in (run.path, run.checkpoints.folder):  # a finished run will not save again, and sweep there
             sweep(folder)
@@ -86,7 +86,7 @@ def train(
         epochs=recipe.epochs,
         records=records,
         checkpoints=run.checkpoints,
-        facts={"recipe": plain(recipe), "pictures": loader.samples, **_as_it_runs(settings, step)},
+        facts={"recipe": plain(recipe), "pictures": loader.samples, **_as_it_runs(settings, step, facts)},
         display=display,
         collapse=_collapse(recipe, recipe.warmup_epochs * loader.steps_per_epoch),
         evaluate=evaluate,
@@ -140,9 +140,10 @@ def train(
     return run
 
 
-def _as_it_runs(settings: Settings, step: TrainStep) -> dict[str, Any]:
-    """What the numbers depend on besides the recipe, for the checkpoint."""
-    return {"exact": settings.exact, "precision": "bf16" if step.precision == torch.bfloat16 else "fp32"}
+def _as_it_runs(settings: Settings, step: TrainStep, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What the numbers depend on besides the recipe, for the checkpoint; a run is exact if it has been all the time."""
+    exact = settings.exact and before.get("exact", not before) is True
+    return {"exact": exact, "precision": "bf16" if step.precision == torch.bfloat16 else "fp32"}
 
 
 def _as_begun(settings: Settings, facts: Mapping[str, Any]) -> Settings:

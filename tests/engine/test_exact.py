@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 import ressl
 import ressl.training
 from ressl.cli import main
-from ressl.engine.accelerate import Ideas, accelerate
+from ressl.engine.accelerate import accelerate
 from ressl.engine.loop import Rhythm
 from ressl.errors import ResslError
 
@@ -26,13 +27,13 @@ SMALL = {
 
 
 def test_a_resumed_run_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, precisions = [], []
+    asked, precisions = [], []
 
-    def watched(step, engine, say, ideas: Ideas) -> None:
-        tried.append(ideas.tried_convolutions)
+    def watched(step, engine, say, exact: bool) -> None:
+        asked.append(exact)
         precisions.append(step.precision)
-        accelerate(step, engine, say, ideas)
-        if len(tried) == 1:
+        accelerate(step, engine, say, exact=exact)
+        if len(asked) == 1:
             finish = step.body
 
             def stops(batch) -> None:
@@ -56,7 +57,7 @@ def test_a_resumed_run_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pyte
             **SMALL,
         )
     assert main(["pretrain", "--resume", "--out", str(out), "--device", "cpu", "--quiet"]) == 0
-    assert tried == [False, False]
+    assert asked == [True, True]
     assert precisions == [torch.bfloat16, torch.bfloat16]  # which this device would not choose
 
 
@@ -67,3 +68,12 @@ def test_the_command_line_asks_for_it(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(ZeroDivisionError):
             main(["pretrain", "demo", "--out", str(tmp_path / "run"), *words])
     assert asked == [False, True]
+
+
+def test_a_run_is_exact_only_if_it_always_was() -> None:
+    settings, step = ressl.training.Settings(exact=True), SimpleNamespace(precision=torch.float32)
+    noted = lambda before: ressl.training._as_it_runs(settings, step, before)["exact"]
+    assert noted({}) is True
+    assert noted({"exact": True, "step": 3}) is True
+    assert noted({"exact": False, "step": 3}) is False
+    assert noted({"step": 3}) is False  # an older checkpoint, which does not say

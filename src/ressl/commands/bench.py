@@ -10,6 +10,7 @@ from rich.table import Table
 from ressl.bench import suite
 from ressl.commands.shared import above_zero, natural, show
 from ressl.engine.loop import device_of
+from ressl.engine.streams import on_device
 from ressl.pretraining import default_workers
 
 
@@ -44,16 +45,17 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     workers = default_workers() if options.workers is None else natural("--workers", options.workers)
     seconds = None if options.seconds is None else above_zero("--seconds", options.seconds)
     place = device_of(options.device)
-    found = suite.bench(
-        options.recipe,
-        parts=options.parts,
-        device=place,
-        workers=workers,
-        seconds=seconds,
-        data=options.data,
-        say=_note,
-        keep=lambda found: suite.write(found, options.into),
-    )
+    with on_device(place):
+        found = suite.bench(
+            options.recipe,
+            parts=options.parts,
+            device=place,
+            workers=workers,
+            seconds=seconds,
+            data=options.data,
+            say=_note,
+            keep=lambda found: suite.write(found, options.into),
+        )
     for title, label, rows in suite.tables(found):
         table = Table(title=title, title_justify="left")
         table.add_column(label)

@@ -12,6 +12,7 @@ from ressl.bench.cost import PAPER, cost
 from ressl.commands.shared import above_zero, show
 from ressl.engine.accelerate import ENGINES
 from ressl.engine.loop import device_of
+from ressl.engine.streams import on_device
 from ressl.errors import unknown
 
 
@@ -36,7 +37,9 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     seconds = above_zero("--seconds", options.seconds)
     say = lambda text: print(text, flush=True)
     keep = lambda found: suite.write(found, options.into)
-    found = cost(device_of(options.device), seconds, options.engine, say, options.recipe, options.methods, keep)
+    place = device_of(options.device)
+    with on_device(place):
+        found = cost(place, seconds, options.engine, say, options.recipe, options.methods, keep)
     show_cost(found)
     print(f"written to {suite.write(found, options.into)}")
     return 0

@@ -52,8 +52,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--precision", default="auto", help="auto (bf16 on a GPU), fp32 or bf16")
     parser.add_argument(
         "--exact", action="store_true",
-        help="on a GPU: a stopped, killed or repeated run has the losses of an undisturbed one to the bit (slower: "
-        "cuDNN takes the convolutions it guesses instead of the fastest of a trial)",
+        help="on a GPU, with the graph engine: a stopped, killed or repeated run has the losses of an undisturbed one "
+        "to the bit (slower: cuDNN takes the convolutions it guesses instead of the fastest of a trial)",
     )  # fmt: skip
     parser.add_argument("--workers", metavar="N", help="decoding processes when data streams from files")
     parser.add_argument("--log-steps", metavar="N", default="50", help="steps between two log points (default: 50)")

@@ -59,9 +59,17 @@ def lay_out(method: nn.Module, device: torch.device) -> nn.Module:
 
 
 def accelerate(
-    step: TrainStep, engine: str, say: Callable[[str], None] = lambda text: None, ideas: Ideas = ALL_IDEAS
+    step: TrainStep,
+    engine: str,
+    say: Callable[[str], None] = lambda text: None,
+    ideas: Ideas = ALL_IDEAS,
+    exact: bool = False,
 ) -> None:
-    """Make ``step`` fast on its device; where that is not the way asked for, ``say`` why. ``step.engine`` tells."""
+    """Make ``step`` fast on its device; where that is not the way asked for, ``say`` why. ``step.engine`` tells.
+
+    ``exact``: only with kernels that another process would take as well. What is tried may come out otherwise there,
+    and add in another order.
+    """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     on_gpu = step.device.type == "cuda"
@@ -77,9 +85,12 @@ def accelerate(
         torch._dynamo.reset()  # a new step is a new program; after a few variants of one the compiler would give up
         gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
-        torch.backends.cudnn.benchmark = ideas.tried_convolutions
-        # Tried, another process may choose others; guessed, they are the same everywhere, and so are their sums.
-        torch.backends.cudnn.deterministic = not ideas.tried_convolutions
+        torch.backends.cudnn.benchmark = ideas.tried_convolutions and not exact
+        torch.backends.cudnn.deterministic = exact
+        if wanted != "eager":
+            import torch._inductor.config as compiler  # here, because it takes long
+
+            compiler.deterministic = exact
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed
         step.memory_format = torch.channels_last
     if wanted == "compile":

@@ -244,5 +244,7 @@ def checked_groups(norm: nn.BatchNorm2d, x: Tensor) -> int:
     groups = int(getattr(norm, "groups", 1))
     if x.shape[0] % groups:
         raise ValueError(f"a batch of {x.shape[0]} does not split into {groups} batch-norm groups")
+    if x.numel() == x.shape[1] * groups:
+        raise ValueError(f"a batch norm needs more than one value per channel and group, not {tuple(x.shape)}")
     assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None  # noqa: PT018
     return groups

@@ -131,5 +131,6 @@ def tickets(norm: nn.Module, x: Tensor, count: int) -> Tensor:
     """Zeros that belong to ``norm``, of which nobody else takes any at the same time."""
     mine: Tensor | None = norm.__dict__.get("_tickets")
     if mine is None or mine.device != x.device or len(mine) < count:
+        norm.__dict__.setdefault("_former_tickets", []).append(mine)  # a captured graph may still take those
         mine = norm.__dict__["_tickets"] = torch.zeros(count, dtype=torch.int32, device=x.device)
     return mine

@@ -151,9 +151,10 @@ def linear_evaluation(
                 for x, y in zip(features.split(B), fit.labels[index].split(B), strict=True):
                     classifier.learn(x, y)
         scored.append(Later(classifier.accuracy((test_features - shift) * scale, held.labels)))
-        if epoch:  # the epoch before: meanwhile the device goes on with this one
+        if epoch or device.type != "cuda":  # there, at the epoch before: meanwhile the device goes on with this one
             look_back()
-    look_back()
+    if scored:
+        look_back()
     best = max(range(len(curve)), key=curve.__getitem__)
     return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start, start_seconds)
 
