@@ -273,6 +273,8 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
         "ceilings": {"matrix_tflops": 700.0, "copy_gb_per_second": 4000.0}, "engines": [step, plain],
         "ideas": [{"ideas": "all ideas", **step},
                   {"ideas": "without fused norms", **step, "images_per_second": 50_000.0},
+                  {"ideas": "without tried convolutions", **step, "images_per_second": 51_000.0},
+                  {"ideas": "without tried convolutions", "apart": True, **step, "images_per_second": 49_000.0},
                   {"ideas": "four steps per replay", "dropped": True, **step, "images_per_second": 55_000.0}],
         "sweeps": {"batch_size": [{"batch_size": 1024, **step, "images_per_second": 70_000.0}]},
     }  # fmt: skip
@@ -288,6 +290,8 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
     assert "| ResNet-50, share of the loss |  | <= 0.02 | not measured |" in text
     assert "| 50,000 | +12.0 % | kept |" in text
     assert "| 55,000 | -1.8 % | dropped |" in text
+    assert "| 49,000 | +14.3 % | kept |" in text
+    assert "51,000" not in text  # in one process with the others it says nothing
     assert "| graph, bf16 | 56,000 | 7.00 | 1.30 | 9.0 |" in text
     assert "| CIFAR-10 from nothing to its linear accuracy, s | 211.000 | <= 220 | met |" in text
     assert "| 100 epochs of linear evaluation, s | 9.500 | <= 10 | met |" in text

@@ -95,18 +95,19 @@ def test_a_folder_chooses_its_recipe_and_says_why(
     assert run.recipe.std == pytest.approx(pictures.std((0, 1, 2)), abs=1e-3)
 
 
-@pytest.mark.parametrize(("mixed", "streams"), [(False, False), (True, False), (True, True)])
-def test_broken_files_are_skipped_counted_and_listed(
-    tmp_path: Path,
-    tiny: Tiny,
-    make_folder: Callable[..., Path],
-    memory: Any,
-    request: pytest.FixtureRequest,
-    mixed: bool,
-    streams: bool,
-) -> None:
+@pytest.fixture(params=[(False, False), (True, False), (True, True)], ids=["alike", "different", "streamed"])
+def sizes(request: pytest.FixtureRequest) -> tuple[bool, bool]:
+    """Whether pictures differ in size, and whether they are streamed all the same."""
+    mixed, streams = request.param
     if streams:
         request.getfixturevalue("streamed")
+    return mixed, streams
+
+
+def test_broken_files_are_skipped_counted_and_listed(
+    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any, sizes: tuple[bool, bool]
+) -> None:
+    mixed, streams = sizes
     folder, shown = make_folder(60, mixed=mixed, broken=(3, 30)), memory()
     run = pretrain(tiny(data="folder"), data=folder, out=tmp_path / "run", device="cpu", workers=0, display=shown)
     listed = (run.path / "broken.txt").read_text().splitlines()
@@ -116,18 +117,10 @@ def test_broken_files_are_skipped_counted_and_listed(
         assert "2 broken files skipped, listed in broken.txt" in shown.said
 
 
-@pytest.mark.parametrize(("mixed", "streams"), [(False, False), (True, False), (True, True)])
 def test_too_many_broken_files_stop_the_run_with_the_list(
-    tmp_path: Path,
-    tiny: Tiny,
-    make_folder: Callable[..., Path],
-    memory: Any,
-    request: pytest.FixtureRequest,
-    mixed: bool,
-    streams: bool,
+    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any, sizes: tuple[bool, bool]
 ) -> None:
-    if streams:
-        request.getfixturevalue("streamed")
+    mixed, streams = sizes
     broken = tuple(range(0, 60, 7))  # 9 of 60
     folder = make_folder(60, mixed=mixed, broken=broken)
     with pytest.raises(ResslError, match=r"pictures are broken") as caught:

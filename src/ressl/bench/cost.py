@@ -83,6 +83,7 @@ def cost(
     rows: list[dict[str, Any]] = []
     name = PAPER if wanted is ROWS else wanted[0].recipe
     found: dict[str, Any] = {"schema": 1, "kind": "cost", "name": name, "small": not on_gpu, "seconds": seconds}
+    found |= {"rows": rows, "took": 0.0, "ratios": []}
     found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     for row in wanted:
         recipe = recipe_for(row)
@@ -101,9 +102,9 @@ def cost(
         say(f"{row.name}: {measured['images_per_second']:,.0f} images/s")
         rows.append(measured)
         pairs = RATIOS if wanted is ROWS else [(r["name"], BASE) for r in rows if r["name"] != BASE]
-        found |= {"rows": rows, "took": round(time.monotonic() - start, 1), "ratios": ratios(rows, pairs)}
+        found |= {"took": round(time.monotonic() - start, 1), "ratios": ratios(rows, pairs)}
         keep(found)
-    return {"rows": rows, "took": 0.0, "ratios": []} | found
+    return found
 
 
 def ratios(rows: list[dict[str, Any]], pairs: Iterable[tuple[str, str]] = RATIOS) -> list[dict[str, Any]]:

@@ -60,9 +60,10 @@ def loss_cost(recipe: Recipe, device: torch.device, step_ms: float, seconds: flo
         once()
         wait(device)
         memory = round((torch.cuda.max_memory_allocated(device) - before) / 1e9, 3)
-    each = 1000 * seconds_per_call(captured(once) if device.type == "cuda" else once, device, seconds)
+    on_gpu = device.type == "cuda"
+    each = 1000 * seconds_per_call(captured(once) if on_gpu else once, device, seconds)
     return {"batch": B, "queue_size": K, "dim": D, "milliseconds": round(each, 3), "peak_memory_gb": memory,
-            "share_of_step": round(each / step_ms, 4)}  # fmt: skip
+            "share_of_step": round(each / step_ms, 4), "in_graph": on_gpu}  # fmt: skip
 
 
 def ideas_worth(
@@ -86,7 +87,7 @@ def ideas_worth(
 def _apart(*what: Any) -> dict[str, Any]:
     """:func:`step_speed` in a new process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(step_speed, *what).result()
+        return {"apart": True, **pool.submit(step_speed, *what).result()}
 
 
 def _four_steps(step: TrainStep) -> int:

@@ -48,12 +48,10 @@ def chosen_parts(words: Iterable[str]) -> dict[str, set[str]]:
         if part not in PARTS:
             raise unknown("part of the benchmark", part, PARTS)
         whole = OF_PARTS.get(part, ())
+        if which and not whole:
+            raise ResslError(f"the part '{part}' of the benchmark has no pieces to choose from; say {part} alone.")
         if which and which not in whole:
-            raise (
-                unknown(f"piece of '{part}'", which, whole)
-                if whole
-                else ResslError(f"the part '{part}' of the benchmark has no pieces to choose from; say {part} alone.")
-            )
+            raise unknown(f"piece of '{part}'", which, whole)
         found.setdefault(part, set()).update([which] if which else whole)
     return {part: found[part] for part in PARTS if part in found}
 

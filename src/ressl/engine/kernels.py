@@ -26,6 +26,8 @@ from ressl.engine.reducing import (
     over_parts,
     rows_of,
     settle_gradients,
+    store_gradient,
+    store_result,
     tickets,
 )
 from ressl.engine.whole import can_whole, whole_backward, whole_forward
@@ -83,12 +85,8 @@ def _apply(
     _, _, scale, shift = affine(mean_ptr, rstd_ptr, weight_ptr, bias_ptr, i % G, c, C)
     inside = (r < R)[:, None] & (c < C)[None, :]
     place = (i.to(tl.int64) * R + r)[:, None] * C + c[None, :]
-    y = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
-    if RESIDUAL:
-        y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    if RELU:
-        y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    store_result(x, scale, shift, residual_ptr, y_ptr, place, inside, RESIDUAL, RELU)
 
 
 @triton.jit
@@ -138,9 +136,7 @@ def _backward_apply(
     dz = gradient_behind(dz_ptr, dz2_ptr, dz_ptr, x, scale, shift, place, inside, TWO, False, MASK)
     mean_dz = tl.load(mean_dz_ptr + at, mask=c < C, other=0.0)
     mean_dot = tl.load(mean_dot_ptr + at, mask=c < C, other=0.0)
-    normal = (x - mean[None, :]) * rstd[None, :]
-    dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
-    tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    store_gradient(dz, x, mean, rstd, scale, mean_dz, mean_dot, dx_ptr, place, inside)
 
 
 class Plan:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ressl.engine.kernels import Plan, checked_groups, statistics_of
 from ressl.engine.launching import TILE, launch, mapping, twice
-from ressl.engine.reducing import affine, settle_gradients
+from ressl.engine.reducing import affine, settle_gradients, store_gradient
 
 NONE = tl.constexpr(9)  # in place of 0 to 8: no maximum above zero
 
@@ -116,9 +116,7 @@ def _pool_backward(
     mean_dot = tl.load(mean_dot_ptr + at, mask=c < C, other=0.0)
     place = (i.to(tl.int64) * H * W + r)[:, None] * C + c[None, :]
     x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    normal = (x - mean[None, :]) * rstd[None, :]
-    dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
-    tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    store_gradient(dz, x, mean, rstd, scale, mean_dz, mean_dot, dx_ptr, place, inside)
 
 
 class _NormPool(torch.autograd.Function):

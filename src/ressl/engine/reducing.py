@@ -1,8 +1,7 @@
 """What the norms' kernels share, above all the end of a reduction that many programs share (Triton).
 
 A program takes a ticket when its part is written. Whoever takes the last one reads all parts, in a fixed order: which
-program it is differs from run to run, the sum does not. So a reduction needs no second kernel, which would cost more in
-waiting than in work.
+program it is differs from run to run, the sum does not. So a reduction needs no second kernel.
 """
 
 from __future__ import annotations
@@ -108,6 +107,25 @@ def gradient_behind(
 
 
 @triton.jit
+def store_result(x, scale, shift, residual_ptr, y_ptr, place, inside, RESIDUAL: tl.constexpr, RELU: tl.constexpr):
+    """y = relu(normalised x + residual)"""
+    y = x * scale[None, :] + shift[None, :]
+    if RESIDUAL:
+        y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def store_gradient(dz, x, mean, rstd, scale, mean_dz, mean_dot, dx_ptr, place, inside):
+    """dx = weight / deviation * (dz - mean dz - normalised x * mean of dz times it)"""
+    normal = (x - mean[None, :]) * rstd[None, :]
+    dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
+    tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def settle_gradients(
     total, dot, part_ptr, means_ptr, dweight_ptr, dbias_ptr, ticket_ptr, g, s, c, count, S, G, C,
     S_PAD: tl.constexpr, G_PAD: tl.constexpr, COLS: tl.constexpr,
@@ -131,6 +149,6 @@ def tickets(norm: nn.Module, x: Tensor, count: int) -> Tensor:
     """Zeros that belong to ``norm``, of which nobody else takes any at the same time."""
     mine: Tensor | None = norm.__dict__.get("_tickets")
     if mine is None or mine.device != x.device or len(mine) < count:
-        norm.__dict__.setdefault("_former_tickets", []).append(mine)  # a captured graph may still take those
+        norm.__dict__["_former_tickets"] = mine, norm.__dict__.get("_former_tickets")  # a captured graph may take those
         mine = norm.__dict__["_tickets"] = torch.zeros(count, dtype=torch.int32, device=x.device)
     return mine

@@ -2,7 +2,7 @@
 
 In the late stages of a network a group has a few thousand rows at most. One program can take some channels of all of
 them, and go over them twice: the second time they come from the cache. The kernels of :mod:`ressl.engine.kernels` take
-two launches for that, and wait longer than they work.
+two launches for that.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from ressl.engine.reducing import (
     move_running,
     over_groups,
     rows_of,
+    store_gradient,
+    store_result,
     tickets,
 )
 
@@ -52,12 +54,8 @@ def _whole(
     shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - mean * scale
     for tile in tl.range(0, tiles, num_stages=STAGES):
         place, inside = rows_of(tile, g, c, n, C, R, G, ROWS)
-        y = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
-        if RESIDUAL:
-            y += tl.load(residual_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
+        x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        store_result(x, scale, shift, residual_ptr, y_ptr, place, inside, RESIDUAL, RELU)
     if last_of(ticket_ptr + tl.program_id(1), G):
         move_running(found_ptr, running_mean_ptr, running_var_ptr, c, n * R, momentum, G, C, G_PAD)
 
@@ -91,9 +89,7 @@ def _whole_backward(
         dz = gradient_behind(dy_ptr, dy2_ptr, y_ptr, x, scale, shift, place, inside, TWO, RESIDUAL, RELU)
         if RESIDUAL:
             tl.store(dz_ptr + place, dz.to(dz_ptr.dtype.element_ty), mask=inside)
-        normal = (x - mean[None, :]) * rstd[None, :]
-        dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
-        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        store_gradient(dz, x, mean, rstd, scale, mean_dz, mean_dot, dx_ptr, place, inside)
     if last_of(ticket_ptr + tl.program_id(1), G):
         tl.store(dbias_ptr + c, over_groups(sums_ptr, c, G, C, G_PAD), mask=c < C)
         tl.store(dweight_ptr + c, over_groups(sums_ptr + G * C, c, G, C, G_PAD), mask=c < C)
