@@ -6,6 +6,7 @@ their shapes: some hundred operations otherwise, each of which reads and writes 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -100,6 +101,10 @@ class Update:
         self.alive: list[Any] = []  # what they point to
         self.unwritten: list[tuple[Tensor, list[tuple[int, ...]]]] = []  # tables of steps that are being captured
         self.captured: list[Tensor] = []  # theirs, which must stay where they are
+        # A graph's own memory is written to by every replay, before and after a tensor's time; a stream that is not
+        # captured has other memory.
+        on_gpu = optimiser.param_groups[0]["params"][0].is_cuda
+        self.outside: Any = torch.cuda.stream(torch.cuda.Stream()) if on_gpu else contextlib.nullcontext()
         for teacher in teachers:
             teacher.update = torch.compiler.disable(_Watched(self, teacher))  # type: ignore[method-assign]
 
@@ -120,7 +125,8 @@ class Update:
         self.current, self.alive, squares = [], list(found.values()), []
         for key, tensors in found.items():
             device, rows = tensors[0][0].device, _rows(tensors)
-            table = torch.empty(len(rows), 5, dtype=torch.int64, device=device)
+            with self.outside:
+                table = torch.empty(len(rows), 5, dtype=torch.int64, device=device)
             self.unwritten.append((table, rows))
             squares.append(torch.empty(len(rows), device=device))
             self.current.append((table, key))
