@@ -123,6 +123,16 @@ def test_a_worker_that_is_lost_is_said() -> None:
         list(at_once(os._exit, [9], 2))  # type: ignore[arg-type]
 
 
+def stopped_after(step: int) -> dict[str, int]:
+    raise Interrupted(signal.SIGINT, step)
+
+
+def test_a_worker_that_hears_a_signal_first_stops_all() -> None:
+    with pytest.raises(Interrupted, match="stopped by SIGINT after step 7") as stop:
+        list(at_once(stopped_after, [7], 1))
+    assert (stop.value.exit_code, stop.value.step) == (130, 7)
+
+
 def test_an_error_in_a_worker_is_the_users_sentence() -> None:
     with pytest.raises(ResslError, match="unknown recipe 'cifar11'; did you mean 'cifar10'"):
         list(at_once(get_recipe, ["cifar11"], 2))  # type: ignore[arg-type]

@@ -23,6 +23,9 @@ class Interrupted(Exception):
         self.exit_code = 128 + signum
         self.step = step
 
+    def __reduce__(self) -> tuple[type[Interrupted], tuple[int, int]]:
+        return Interrupted, (self.exit_code - 128, self.step)  # to another process
+
 
 class Leave(BaseException):
     """A signal where there is nothing to wait for. Not an Exception: no handler on the way may keep it."""

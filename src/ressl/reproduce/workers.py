@@ -59,24 +59,25 @@ def _work(do: Callable[[Any], dict[str, Any]], line: Connection) -> None:
         while True:
             piece = line.recv()
             try:
-                line.send((do(piece), None))
+                line.send(do(piece))
             except (ResslError, OSError) as error:  # a full disk, too
-                line.send((None, str(error)))
-            except Interrupted:  # saved; nobody waits for an answer
+                line.send(ResslError(str(error)))
+            except Interrupted as stop:  # saved; and a Ctrl-C may reach us before it reaches who waits for an answer
+                line.send(stop)
                 return
 
 
 def _answer(line: Connection, process: SpawnProcess) -> dict[str, Any]:
     try:
-        result, error = line.recv()
+        result = line.recv()
     except EOFError:
         process.join()
         raise ResslError(
             f"a worker was lost (exit code {process.exitcode}); go on with the same command, with fewer --jobs if "
             "memory ran out"
         ) from None
-    if error is not None:
-        raise ResslError(error)
+    if isinstance(result, Exception):
+        raise result
     found: dict[str, Any] = result
     return found
 
