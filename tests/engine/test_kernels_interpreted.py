@@ -14,7 +14,7 @@ triton = pytest.importorskip("triton")
 
 CASES = """
 import copy, sys, torch
-from ressl.engine import kernels, whole
+from ressl.engine import kernels
 from ressl.engine.fusion import fuse
 from ressl.engine.kernels import norm_act, norm_act_twice
 from ressl.nn import GroupedBatchNorm2d, build_backbone
@@ -22,9 +22,8 @@ from ressl.nn import GroupedBatchNorm2d, build_backbone
 torch.set_num_threads(1)
 last = {"memory_format": torch.channels_last}
 cases = [(8, 16, 4, 2, True, True), (8, 24, 3, 4, False, True), (6, 8, 5, 1, True, False), (6, 40, 7, 3, True, True)]
-# All three ways to reduce: many programs, with rows loaded ahead or without, and one.
-ways = [(0, 0)] * 4 + [(1 << 23, 0)] * 2 + [(0, 4096)] * 4
-for (kernels.LARGE, whole.ROWS), (N, C, side, groups, residual, relu) in zip(ways, cases + cases[:2] + cases):
+for number, (N, C, side, groups, residual, relu) in enumerate(cases * 2):
+    kernels.LARGE = 0 if number < len(cases) else 1 << 23  # both ways to reduce, with rows loaded ahead and without
     torch.manual_seed(0)
     norm = GroupedBatchNorm2d(C, groups)
     torch.nn.init.normal_(norm.weight)
@@ -54,7 +53,7 @@ for made in (norm_act(GroupedBatchNorm2d(8, 2), sick), norm_pool_twice(GroupedBa
     assert made.isnan().any(dim=(0, 2, 3)).tolist() == [channel == 2 for channel in range(8)]
 
 # Two users of one result: the gradients meet inside the kernel.
-for residual, whole.ROWS in ((True, 0), (False, 0), (True, 4096), (False, 4096)):
+for residual in (True, False):
     norm, plain = GroupedBatchNorm2d(8, 2), GroupedBatchNorm2d(8, 2)
     x, r, w, v = (torch.randn(6, 8, 4, 4).to(**last) for _ in range(4))
     a, ar, b, br = (t.clone().requires_grad_() for t in (x, r, x, r))
@@ -70,7 +69,7 @@ for residual, whole.ROWS in ((True, 0), (False, 0), (True, 4096), (False, 4096))
 pool = torch.nn.MaxPool2d(3, 2, 1)
 assert can_pool(pool) and not can_pool(torch.nn.MaxPool2d(2, 2)) and not can_pool(torch.nn.Identity())
 for number, (N, C, side, groups, two) in enumerate([(4, 8, 6, 2, True), (6, 24, 7, 3, False), (4, 70, 9, 1, True)] * 2):
-    kernels.LARGE = 0 if number < 3 else 1 << 23  # the pool's statistics know no third
+    kernels.LARGE = 0 if number < 3 else 1 << 23
     torch.manual_seed(number)
     norm = GroupedBatchNorm2d(C, groups)
     torch.nn.init.normal_(norm.weight)
@@ -168,14 +167,11 @@ def test_the_fused_norm_and_a_fused_network_equal_the_plain_ones():
 
 def test_a_sketch_tells_which_kernels_a_step_launches() -> None:
     backbone = build_backbone("resnet18", "small", width=8, bn_groups=2)
-    small = {"_whole", "_whole_backward"}
-    large = {"_moments", "_apply", "_backward_moments", "_backward_apply"}
-    for batch, names in ((8, small), (16, small | large)):
-        found = launches(backbone, (batch, 3, 32, 32), torch.bfloat16)
-        assert {launch.kernel.__name__ for launch in found} == names
-    sides = {launch.constants["R"]: launch.kernel.__name__ for launch in found if "R" in launch.constants}
-    assert {side for side, name in sides.items() if "moments" in name} == {32 * 32}
-    assert {side for side, name in sides.items() if "whole" in name} == {16 * 16, 8 * 8, 4 * 4}
+    found = launches(backbone, (8, 3, 32, 32), torch.bfloat16)
+    names = {launch.kernel.__name__ for launch in found}
+    assert names == {"_moments", "_apply", "_backward_moments", "_backward_apply"}
+    sides = {launch.constants["R"] for launch in found if launch.kernel.__name__ == "_moments"}
+    assert sides == {32 * 32, 16 * 16, 8 * 8, 4 * 4}
     assert all(not arg.is_meta for arg in backbone.state_dict().values())  # the network itself is as it was
     both = launches(backbone, (8, 3, 32, 32), torch.bfloat16, calls=(1, 2))  # alone, and two views at once
-    assert {launch.constants["G"] for launch in both if launch.kernel.__name__ == "_whole"} == {2, 4}
+    assert {launch.constants["G"] for launch in both if launch.kernel.__name__ == "_moments"} == {2, 4}

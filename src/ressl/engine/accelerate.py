@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -264,11 +265,31 @@ class GraphedBody:
                 self.plain(fixed)
         join(side)
         put_back()
+        torch.cuda.synchronize(self.step.device)
+        torch._C._cuda_clearCublasWorkspaces()  # of the streams that warmed up; those of the graph are its own
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with _growing_memory(), torch.cuda.graph(self.graph):
             self.plain(fixed)
         self.step.settle()
         self.step.turned = True  # what was looked at while warming up lies behind
+
+
+@contextlib.contextmanager
+def _growing_memory() -> Iterator[None]:
+    """Memory in segments that grow: room that small results leave behind serves large ones as well.
+
+    The allocator's setting is the process's, and other programs may not expect it, so it holds for a capture alone.
+    """
+    chosen = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    if "expandable_segments" in chosen:
+        yield
+        return
+    also = lambda value: torch._C._accelerator_setAllocatorSettings(f"{chosen},{value}".strip(","))
+    also("expandable_segments:True")
+    try:
+        yield
+    finally:
+        also("expandable_segments:False")
 
 
 def _own(batch: Batch, device: torch.device) -> Batch:

@@ -20,7 +20,7 @@ class WeightGradients:
     share the card with the norms' backward, which keeps the memory busy.
     """
 
-    DEPTH = 4  # layers whose inputs may be alive for it: enough to overlap, few enough to bound the memory
+    DEPTH = 2  # layers whose inputs may be alive for it: enough to overlap, few enough to bound the memory
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)

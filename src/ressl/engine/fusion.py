@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -87,16 +88,18 @@ class _Fused:
             convolution, norm = block.downsample
             shortcut = _one(self.norm(norm, convolve(convolution, shortcut, self.beside), relu=False))
         convolution, norm = getattr(block, f"conv{names[-1]}"), getattr(block, f"bn{names[-1]}")
-        return self.norm(norm, convolve(convolution, main, self.beside), shortcut)
+        main = convolve(convolution, main, self.beside)  # by this name, so that what it was made from can go
+        return self.norm(norm, main, shortcut)
 
     def stem(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
         return stem(layer, x, *self.seen) if self.stem_product else padded_stem(layer, x)
 
-    def resnet(self, net: Any, x: Tensor) -> Tensor:
+    def resnet(self, net: Any, x: Any) -> Tensor:
         x = self.stem(net.conv1, x) if net.training else net.conv1(x)
-        y = self.norm_pool(net.bn1, net.maxpool, x)
-        y = _one(net.layer4(net.layer3(net.layer2(net.layer1(y)))))
-        features: Tensor = net.fc(y.mean(dim=(2, 3)))
+        x = self.norm_pool(net.bn1, net.maxpool, x)
+        for block in chain(net.layer1, net.layer2, net.layer3, net.layer4):
+            x = block(x)  # one name for all, so that a teacher keeps none of them
+        features: Tensor = net.fc(_one(x).mean(dim=(2, 3)))
         return features
 
 

@@ -4,7 +4,7 @@ A network of this size spends as much time moving activations as multiplying the
 twice and writes once, the backward reads its two inputs twice and writes once, and no mask is stored.
 
 In memory an activation is N x R x C with R = H W rows of C channels; sample i belongs to group i % G. Sums are made in
-a fixed order, so that two runs agree bit for bit. Activations whose groups are small have kernels of their own.
+a fixed order, so that two runs agree bit for bit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from ressl.engine.reducing import (
     store_result,
     tickets,
 )
-from ressl.engine.whole import can_whole, whole_backward, whole_forward
 
 # Chosen by timing on an H200 at the four activation sizes of the CIFAR ResNet-18, batch 256 and 1024.
 PROGRAMS = 512  # that share a reduction: about four for each multiprocessor of a large GPU
@@ -181,15 +180,12 @@ class _NormAct(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         ctx.set_materialize_grads(False)
         y, statistics = torch.empty_like(x), statistics_of(x, groups)
-        if can_whole(x, groups):
-            whole_forward(norm, x, residual, y, statistics, groups, relu)
-        else:
-            p = Plan(norm, x, groups)
-            p.fill(statistics, norm, x)
-            launch(
-                _apply, p.map, x, x if residual is None else residual, y, statistics[0], statistics[1], weight, bias,
-                p.R, p.C, p.G, RESIDUAL=residual is not None, RELU=relu, **p.patch,
-            )  # fmt: skip
+        p = Plan(norm, x, groups)
+        p.fill(statistics, norm, x)
+        launch(
+            _apply, p.map, x, x if residual is None else residual, y, statistics[0], statistics[1], weight, bias, p.R,
+            p.C, p.G, RESIDUAL=residual is not None, RELU=relu, **p.patch,
+        )  # fmt: skip
         ctx.save_for_backward(x, y if residual is not None and relu else None, weight, bias, statistics)
         ctx.norm, ctx.groups, ctx.relu, ctx.residual = norm, groups, relu, residual is not None
         return twice(y)
@@ -201,20 +197,16 @@ class _NormAct(torch.autograd.Function):
         dy2 = rest[0] if rest else dy
         dx, dz = torch.empty_like(x), torch.empty_like(dy) if ctx.residual else dy
         dweight, dbias, means = torch.empty_like(weight), torch.empty_like(bias), statistics_of(x, ctx.groups, kinds=2)
-        how = {"TWO": bool(rest), "RESIDUAL": ctx.residual, "RELU": ctx.relu}
         before = (dy, dy2, x, x if y is None else y, dz, statistics[0], statistics[1], weight, bias)
-        if can_whole(x, ctx.groups):
-            whole_backward(ctx.norm, before, dx, means, dweight, dbias, how)
-        else:
-            p = Plan(ctx.norm, x, ctx.groups)
-            launch(
-                _backward_moments, p.reduce, *before, p.parts(x), means, dweight, dbias, p.tickets, p.n, p.C, p.S,
-                **how, **p.tile,
-            )  # fmt: skip
-            launch(
-                _backward_apply, p.map, dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1],
-                p.R, p.C, p.G, TWO=bool(rest) and not ctx.residual, MASK=ctx.relu and not ctx.residual, **p.patch,
-            )  # fmt: skip
+        p = Plan(ctx.norm, x, ctx.groups)
+        launch(
+            _backward_moments, p.reduce, *before, p.parts(x), means, dweight, dbias, p.tickets, p.n, p.C, p.S,
+            TWO=bool(rest), RESIDUAL=ctx.residual, RELU=ctx.relu, **p.tile,
+        )  # fmt: skip
+        launch(
+            _backward_apply, p.map, dz, dy2, x, dx, statistics[0], statistics[1], weight, bias, means[0], means[1], p.R,
+            p.C, p.G, TWO=bool(rest) and not ctx.residual, MASK=ctx.relu and not ctx.residual, **p.patch,
+        )  # fmt: skip
         return dx, dz if ctx.residual else None, dweight, dbias, None, None, None
 
 
