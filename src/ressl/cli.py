@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ressl.commands import COMMANDS
-from ressl.engine.compiling import keep_compiled
+from ressl.engine.compiling import keep_compiled, small_workspaces
 from ressl.engine.signals import Terminated, tidy_exit
 from ressl.errors import ResslError, printable, unknown
 
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     keep_compiled()
+    small_workspaces()
     try:
         with tidy_exit():
             return _main(list(sys.argv[1:] if arguments is None else arguments))

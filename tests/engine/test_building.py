@@ -8,7 +8,9 @@ import torch
 
 from ressl.engine.ahead import launches
 from ressl.engine.building import build
-from ressl.nn import build_backbone
+from ressl.engine.launching import noted
+from ressl.engine.optimisers import build_sgd
+from ressl.nn import EMATeacher, build_backbone
 
 pytest.importorskip("triton")
 H200 = ("cuda", 90, 32)
@@ -35,3 +37,28 @@ def test_what_cannot_be_built_is_left_to_the_launch(tmp_path: Path, monkeypatch:
     wrong = found[0]._replace(constants=found[0].constants | {"ROWS": 3})  # no power of two
     build([wrong], H200)
     assert not list(tmp_path.glob("built-*"))
+
+
+def test_what_an_update_launches_is_built_ahead() -> None:
+    from ressl.engine.updating import Update, kernels_of
+
+    net, own = build_backbone("resnet10", "small", width=8), torch.nn.Linear(4, 4)
+    weights = torch.nn.ModuleList([net, own])
+    optimiser = build_sgd(weights, momentum=0.9, weight_decay=5e-4, decay_norm_and_bias=True, nesterov=True)
+    teacher = EMATeacher(net, 0.9)
+    optimiser.found_inf = torch.zeros(())  # type: ignore[attr-defined]
+    for p in weights.parameters():
+        p.grad = torch.zeros_like(p)
+    low = {p: p.grad.bfloat16() for p in weights.parameters() if p.ndim == 4}
+    update = Update(optimiser, [teacher], lambda p: low.get(p, p.grad), lambda: None)
+    with noted() as found:
+        for _ in range(2):  # the first without the teacher, whom it has not seen yet
+            update.norm()
+            update.step()
+            teacher.update(net)
+    seen = lambda launches: {
+        (x.kernel, *(arg.dtype if isinstance(arg, torch.Tensor) else arg for arg in x.args), *x.constants.items())
+        for x in launches
+    }
+    assert seen(found) == seen(kernels_of(optimiser))
+    assert len(kernels_of(optimiser)) == 6

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ressl.engine.compiling import keep_compiled
+from ressl.engine.compiling import keep_compiled, small_workspaces
 
 NAMES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -36,3 +36,13 @@ def test_without_a_home_torch_keeps_its_own_place(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_CACHE_HOME", "nowhere")  # relative: not a place
     keep_compiled()
     assert not any(name in os.environ for name in NAMES)
+
+
+def test_workspaces_are_small_unless_the_user_has_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    for before, after in ((None, ":4096:2:16:8"), (":4096:8", ":4096:8")):
+        monkeypatch.setenv(name, before or "")
+        if before is None:
+            monkeypatch.delenv(name)
+        small_workspaces()
+        assert os.environ[name] == after

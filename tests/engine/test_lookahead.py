@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -64,3 +65,24 @@ def test_without_catching_up_an_epoch_would_begin_with_the_wrong_pictures(tiny: 
     plain, ahead = train(make(tiny(), False)), train(make(tiny(), True, catch_up=False))
     assert plain[:3] == ahead[:3]
     assert plain[3]["loss"] != ahead[3]["loss"]
+
+
+def test_views_are_compiled_once(tiny: Callable[..., Recipe]) -> None:
+    """They are made before the first step as well as in steps, which differ in whether gradients are noted."""
+    found: list[torch.fx.GraphModule] = []
+
+    def note(program: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        found.append(program)
+        return program.forward
+
+    torch._dynamo.reset()
+    step = make(tiny(), False)
+    look_ahead(step, compiled=lambda function: torch.compile(function, backend=note))
+    step.begin_epoch(0)
+    step.prepare(None)
+    once = len(found)
+    with torch.no_grad():
+        step.prepare(None)
+    step.advance()
+    assert len(found) == once == 2  # the schedules, and the views
+    torch._dynamo.reset()

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.ahead import Rehearsal
-from ressl.engine.compiling import keep_compiled
+from ressl.engine.compiling import keep_compiled, small_workspaces
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
+from ressl.engine.launching import Launch
 from ressl.engine.lookahead import look_ahead
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
@@ -83,6 +84,7 @@ def accelerate(
         say("engine compile, because a step that several processes share is not captured as one CUDA graph")
     if wanted != "eager":
         keep_compiled()
+        small_workspaces()
         torch._dynamo.reset()  # a new step is a new program; after a few variants of one the compiler would give up
         gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
@@ -173,6 +175,13 @@ def _update_at_once(step: TrainStep, low: LowPrecisionWeights | None) -> None:
     step.grad_norm, step.settle = update.norm, update.settle  # type: ignore[method-assign]
 
 
+def _update_kernels(step: TrainStep) -> list[Launch]:
+    from ressl.engine.updating import can_update, kernels_of  # here, because Triton is not on every machine
+
+    optimiser = step.optimiser
+    return kernels_of(optimiser) if isinstance(optimiser, torch.optim.SGD) and can_update(optimiser) else []
+
+
 def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
     """Of the student's network on its first views; a teacher's is the same, smaller crops are left to the step."""
     with contextlib.suppress(Exception):  # a network of another kind: it is made ready as it goes
@@ -182,7 +191,7 @@ def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
         together = student.count(size)
         calls = sorted({together, 1} if method.ema else {together})
         shape = (step.loader.batch_size, 3, size, size)
-        found = Rehearsal(method.backbone, shape, step.precision, calls, **how)
+        found = Rehearsal(method.backbone, shape, step.precision, calls, _update_kernels(step), **how)
         found.start()
         return found
     return None

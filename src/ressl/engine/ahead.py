@@ -26,16 +26,22 @@ class Rehearsal(threading.Thread):
     """Builds and chooses every kernel of a training step of ``network`` on pictures of ``shape``, once started.
 
     ``calls``: how many views of that shape the network takes at once, in each of its calls that differ. Whoever needs a
-    kernel before it is ready makes it himself. ``how`` as for :func:`fuse`.
+    kernel before it is ready makes it himself. ``also``: what else is to be built. ``how`` as for :func:`fuse`.
     """
 
     def __init__(
-        self, network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, calls: Sequence[int] = (1,), **how: Any
+        self,
+        network: nn.Module,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        calls: Sequence[int] = (1,),
+        also: Sequence[Launch] = (),
+        **how: Any,
     ) -> None:
         super().__init__(name="rehearsal", daemon=True)
         self.device, self.shape, self.dtype, self.calls = next(network.parameters()).device, shape, dtype, calls
         # Both before the thread begins: a copy of weights that nobody changes yet, and notes that nobody else takes.
-        self.found = launches(network, shape, dtype, calls, **how)
+        self.found = [*launches(network, shape, dtype, calls, **how), *also]
         self.twin: nn.Module | None = _twin(network, self.device, dtype, **how)
 
     def run(self) -> None:

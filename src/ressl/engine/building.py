@@ -18,7 +18,7 @@ from typing import Any
 
 from ressl.engine.launching import Launch
 
-PROCESSES = 4
+PROCESSES = 8
 
 
 def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:

@@ -25,6 +25,15 @@ def keep_compiled() -> None:
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
 
 
+def small_workspaces() -> None:
+    """Let matrix products work in 8 MB each: a CUDA graph keeps such a piece for each of its streams, of 32 MB unless
+    told otherwise.
+
+    To be called before the first product on the card.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
+
+
 def wake_compiler(device: torch.device) -> None:
     """Start the compiler's worker processes now, while data are read and the model is built, and the card as well.
 

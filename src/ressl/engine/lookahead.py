@@ -32,6 +32,7 @@ class LookAhead:
     def _make(self, ahead: Tensor) -> list[Tensor]:
         return self.step.make_views(self.step.step + ahead, None)
 
+    @torch.no_grad()  # here, because a compiled function is compiled again in the other mode
     def __call__(self, batch: Batch | None) -> tuple[list[Tensor], Tensor]:
         lr = self.begin()
         if not self.views:

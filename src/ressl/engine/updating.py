@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from ressl.engine.launching import launch
+from ressl.engine.launching import Launch, launch
 from ressl.nn.ema import EMATeacher
 
 BLOCK = 2048  # weights for each program
@@ -156,6 +156,21 @@ class Update:
         for table, rows in self.unwritten:
             table.copy_(torch.tensor(rows, dtype=torch.int64))
         self.unwritten = []
+
+
+def kernels_of(optimiser: torch.optim.SGD) -> list[Launch]:
+    """Every kernel that its :class:`Update` may launch, to be built ahead: with gradients of either kind, and for
+    weights that a teacher follows and others."""
+    found, sums = [], torch.empty(1, device="meta")
+    table, number = torch.empty(1, 5, dtype=torch.int64, device="meta"), torch.empty((), device="meta")
+    group = optimiser.param_groups[0]
+    rates = (float(group["weight_decay"]), float(group["momentum"]))
+    for low in (False, True):
+        found.append(Launch(_squares, (1,), (table, sums), {"LOW": low, "BLOCK": BLOCK}))
+        for follows in (False, True):
+            how = {"LOW": low, "NESTEROV": group["nesterov"], "TEACHER": follows, "BLOCK": BLOCK}
+            found.append(Launch(_update, (1,), (table, number, number, number, *rates), how))
+    return found
 
 
 class _Watched:
