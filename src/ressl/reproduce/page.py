@@ -8,12 +8,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ressl.methods import METHODS
 from ressl.recipes import RECIPES, Recipe
 from ressl.recipes.typed import plain
 from ressl.reproduce.differences import differences, not_measured
 from ressl.reproduce.grid import Job, Ledger, Summary, jobs
-from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures
+from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures, title
 from ressl.reproduce.tables import IMAGENET, TABLES, Cell, Table
 
 HEAD = """\
@@ -123,7 +122,7 @@ def _methods(records: list[dict[str, Any]], picture: Picture) -> Iterator[str]:
     for r in sorted(records, key=last_knn, reverse=True):
         linear = r["evaluations"].get("linear", {}).get("last")
         shown = "" if linear is None else f"{linear:.2f}"
-        yield f"| {METHODS[r['recipe']['method']].title} | {last_knn(r):.2f} | {shown} | {r['seed']} |"
+        yield f"| {title(r)} | {last_knn(r):.2f} | {shown} | {r['seed']} |"
 
 
 def _speeds(ledger: Ledger) -> Iterator[str]:
@@ -167,10 +166,12 @@ def _others(records: list[dict[str, Any]]) -> Iterator[str]:
         knn = r["curves"]["knn"][-1][1] if r["curves"].get("knn") else None
         number = lambda value: "" if value is None else f"{value:.2f}"
         hardware = r["environment"].get("gpu") or f"{r['environment'].get('cores')} CPU cores"
-        speed = f"{r['images_per_second']:,.0f}" if r["images_per_second"] else ""
+        alone = r.get("jobs", 1) == 1  # else what shared the machine counts as well
+        speed = f"{r['images_per_second']:,.0f}" if r["images_per_second"] and alone else ""
+        seconds = f"{r['seconds']:.0f}" if alone else ""
         yield (
             f"| {r['name']} | {changes(r['recipe'])} | {r['recipe']['epochs']} | {r['seed']} | {number(linear)} | "
-            f"{number(knn)} | {speed} | {r['seconds']:.0f} | {hardware} | {r['commit']} |"
+            f"{number(knn)} | {speed} | {seconds} | {hardware} | {r['commit']} |"
         )
 
 

@@ -67,6 +67,7 @@ def _as_named(made: dict[str, Any], mine: str) -> bool:
     """Whether a recorded recipe, of the identity ``mine``, is the named one but for method, length and seed."""
     free = {key: made[key] for key in ("epochs", "warmup_epochs", "seed")}
     free |= {key: value for key, value in made["options"].items() if key in _TEACHER}
+    free |= {"backbone": made["backbone"]} if made["method"] == "seed" else {}  # a smaller one is what it is for
     return mine == identity(get_recipe(COMPARED).replace(method=made["method"], **free))
 
 
@@ -74,8 +75,11 @@ def last_knn(record: dict[str, Any]) -> float:
     return float(record["curves"]["knn"][-1][1])
 
 
-def _title(record: dict[str, Any]) -> str:
-    return METHODS[record["recipe"]["method"]].title
+def title(record: dict[str, Any]) -> str:
+    """The method's; with what was trained, where it is not what the others train."""
+    made = record["recipe"]
+    other = made["backbone"] != get_recipe(COMPARED).backbone
+    return METHODS[made["method"]].title + (f" ({made['backbone']})" if other else "")
 
 
 def _methods(ledger: Ledger) -> Picture | None:
@@ -83,7 +87,7 @@ def _methods(ledger: Ledger) -> Picture | None:
     if len(records) < 2:
         return None
     lines = [
-        Line(_title(r), [(x, y) for x, y in r["curves"]["knn"]], "main" if r["recipe"]["method"] == "ressl" else "")
+        Line(title(r), [(x, y) for x, y in r["curves"]["knn"]], "main" if r["recipe"]["method"] == "ressl" else "")
         for r in sorted(records, key=last_knn, reverse=True)  # the legend reads like the right edge
     ]
     heading = f"{records[0]['recipe']['epochs']} epochs"
