@@ -44,6 +44,7 @@ class Rhythm:
 
 
 RHYTHM = Rhythm()
+ASIDE = 0.2  # of its time is what a write beside the training counts: other cores and the disk do it
 
 
 class Loop:
@@ -188,7 +189,7 @@ class Loop:
         return time.monotonic() - self._saved_at > 60.0 * self.rhythm.checkpoint_minutes and self._affordable()
 
     def _affordable(self) -> bool:
-        cost = self._cost + self._writer.seconds
+        cost = self._cost + ASIDE * self._writer.seconds
         return (time.monotonic() - self._saved_at) * self.rhythm.checkpoint_share >= cost
 
     def save(self) -> None:
