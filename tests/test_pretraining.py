@@ -15,6 +15,8 @@ from PIL import Image
 from ressl.errors import ResslError
 from ressl.pretraining import pretrain
 from ressl.recipes import RECIPES, Recipe
+from ressl.reproduce.ledger import record
+from ressl.reproduce.schema import misfit
 from ressl.runs import build_method
 
 Tiny = Callable[..., Recipe]
@@ -73,6 +75,18 @@ def test_training_lowers_the_loss_and_learns(tmp_path: Path, tiny: Tiny, array_f
     loss = [value for _, value in run.curve("loss")]
     assert sum(loss[-2:]) < 0.98 * sum(loss[:2])
     assert run.curve("knn")[-1][1] >= 90  # three colours
+
+
+def test_no_epochs_are_the_untrained_backbone(tmp_path: Path, tiny: Tiny, array_file: Path, memory: Any) -> None:
+    recipe = tiny(data="array", epochs=0)
+    run = pretrain(recipe, data=array_file, out=tmp_path / "a", device="cpu", display=memory())
+    plain = build_method(recipe).backbone.state_dict()
+    assert all(torch.equal(plain[name], value) for name, value in run.backbone().state_dict().items())
+    again = pretrain(out=run.path, resume=True, device="cpu", display=memory())
+    assert [epoch for epoch, _ in again.curve("knn")] == [0]  # looked at once
+    made = record(again)
+    assert misfit(made) is None
+    assert (made["steps"], made["images_per_second"]) == (0, None)
 
 
 # --- folders ---

@@ -17,7 +17,7 @@ from ressl.data.base import ArraySource
 from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
 from ressl.data.views import Views
-from ressl.engine.accelerate import plain_again, snapshot
+from ressl.engine.graphs import plain_again, snapshot
 from ressl.engine.optimisers import build_sgd, optimiser_tensors
 from ressl.engine.schedules import warmup_cosine
 from ressl.engine.step import TrainStep

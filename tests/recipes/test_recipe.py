@@ -130,7 +130,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"views": []}, r"at least two views"),
     ({"views": ["weak", "strong,blur=2"]}, r"probability 'blur' must be between 0 and 1"),
     ({"views": ["weak", "strong,crop=0.5:0.1"]}, r"crop"),
-    ({"epochs": 0}, r"epochs must be at least 1, not 0"),
+    ({"epochs": -1}, r"epochs must be at least 0, not -1"),
     ({"batch_size": -8}, r"batch_size must be at least 1"),
     ({"width": 0}, r"width must be at least 1"),
     ({"bn_groups": 0}, r"bn_groups must be at least 1"),

@@ -17,7 +17,8 @@ from ressl.bench.steps import pictures, step_speed
 from ressl.bench.timing import captured, seconds_per_call, wait
 from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
-from ressl.engine.accelerate import ALL_IDEAS, GraphedBody, Ideas
+from ressl.engine.accelerate import ALL_IDEAS, Ideas
+from ressl.engine.graphs import GraphedBody
 from ressl.engine.step import TrainStep
 from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method

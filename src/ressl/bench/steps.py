@@ -21,7 +21,8 @@ from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.data.views import View
-from ressl.engine.accelerate import ALL_IDEAS, GraphedBody, Ideas, accelerate
+from ressl.engine.accelerate import ALL_IDEAS, Ideas, accelerate
+from ressl.engine.graphs import GraphedBody
 from ressl.engine.step import TrainStep
 from ressl.methods import Method
 from ressl.methods.seed import SEED

@@ -69,7 +69,7 @@ class Loop:
         self.evaluate, self.evaluate_every, self.team = evaluate, evaluate_every, team
         self.values: dict[str, float] = {}  # the newest of everything, for the display
         self.checkpoint_seconds, self.checkpoint_count = 0.0, 0
-        self._owed = False  # the end of an epoch that was reached but not yet evaluated
+        self._owed = epochs == 0  # the end of an epoch that was reached but not yet evaluated
         self._moved = False  # whether this process made a step
         self._warned = False  # of a disk that is nearly full
         self._writer = Background()  # of checkpoints, where the GPU can go on meanwhile
@@ -241,7 +241,8 @@ class Loop:
         per_epoch = step.loader.steps_per_epoch
         # Older checkpoints do not say: every end of an epoch was finished, every epoch within it begun.
         step.begun = checkpoint.facts.get("begun", place.step // per_epoch if place.step % per_epoch else -1)
-        self._owed = checkpoint.facts.get("owed", False) is True and place.step % per_epoch == 0 < place.step
+        self._owed = checkpoint.facts.get("owed", False) is True and place.step % per_epoch == 0
+        self._owed = self._owed and (place.step > 0 or self.epochs == 0)
         step.names = place.logs
         step.fill_ring(checkpoint.tensors["engine.ring"].to(step.device))
         self._saved_step = self._logged_step = step.done

@@ -40,7 +40,7 @@ class Recipe:
     method: str = "ressl"
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the method
     # optimisation
-    epochs: int = 200
+    epochs: int = 200  # 0: the backbone as it is before training, to compare with
     batch_size: int = 256
     lr: float = 0.06  # per 256 samples
     optimiser: Literal["sgd", "lars"] = "sgd"
@@ -65,9 +65,10 @@ class Recipe:
 
     def check(self) -> list[str]:
         """Raise what makes the recipe impossible; return warnings for what makes it unwise."""
-        for name in ("epochs", "batch_size", "width", "bn_groups", "image_size", "knn_k"):
-            if getattr(self, name) < 1:
-                raise ResslError(f"{name} must be at least 1, not {getattr(self, name)}")
+        least = dict.fromkeys(("batch_size", "width", "bn_groups", "image_size", "knn_k"), 1) | {"epochs": 0}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise ResslError(f"{name} must be at least {value}, not {getattr(self, name)}")
         if self.lr <= 0 or self.weight_decay < 0 or self.warmup_epochs < 0 or not 0 <= self.momentum < 1:
             raise ResslError(
                 f"lr must be above 0, weight_decay and warmup_epochs at least 0 and momentum in [0, 1), "
