@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ressl.commands import COMMANDS
-from ressl.engine.compiling import keep_compiled, small_workspaces
+from ressl.engine.compiling import keep_compiled, small_workspaces, wake_card
 from ressl.engine.signals import Terminated, tidy_exit
 from ressl.errors import ResslError, printable, unknown
 
@@ -54,11 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # file names may hold bytes that are no text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    words = list(sys.argv[1:] if arguments is None else arguments)
     keep_compiled()
     small_workspaces()
+    wake_card(words)
     try:
         with tidy_exit():
-            return _main(list(sys.argv[1:] if arguments is None else arguments))
+            return _main(words)
     except ResslError as error:
         print(f"ressl: {_who()}{printable(str(error))}", file=sys.stderr)
         return error.exit_code

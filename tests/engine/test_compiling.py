@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ressl.engine.compiling import keep_compiled, small_workspaces
+from ressl.engine import compiling
+from ressl.engine.compiling import keep_compiled, small_workspaces, wake_card
 
 NAMES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -46,3 +47,37 @@ def test_workspaces_are_small_unless_the_user_has_said_otherwise(monkeypatch: py
             monkeypatch.delenv(name)
         small_workspaces()
         assert os.environ[name] == after
+
+
+@pytest.mark.parametrize(
+    ("words", "several", "wakes"),
+    [
+        ("pretrain cifar10", False, True),
+        ("evaluate runs/x --device cuda", False, True),
+        ("embed runs/x photos -o f.npy --device=auto", False, True),
+        ("pretrain cifar10 --device cpu", False, False),
+        ("pretrain cifar10 --device=cuda:1", False, False),
+        ("pretrain --help", False, False),
+        ("methods", False, False),
+        ("", False, False),
+        ("pretrain cifar10", True, False),
+    ],
+)
+def test_the_card_is_woken_by_those_who_use_it(
+    words: str, several: bool, wakes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+
+    class Thread:
+        def __init__(self, **how: object) -> None: ...
+
+        def start(self) -> None:
+            begun.append(self)
+
+    monkeypatch.setattr(compiling.threading, "Thread", Thread)
+    for name in ("WORLD_SIZE", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    if several:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    wake_card(words.split())
+    assert bool(begun) == wakes

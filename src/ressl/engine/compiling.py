@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+ON_A_CARD = ("pretrain", "evaluate", "embed")  # commands that certainly want one, if there is one
 
 
 def keep_compiled() -> None:
@@ -32,6 +36,30 @@ def small_workspaces() -> None:
     To be called before the first product on the card.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
+
+
+def wake_card(arguments: Sequence[str]) -> None:
+    """Begin the first use of a card, which takes seconds, while Python still imports what a command needs.
+
+    Not for a process among several, which has a card of its own to choose, nor where another one is asked for.
+    """
+    several = {"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys()
+    if several or not arguments or arguments[0] not in ON_A_CARD or {"-h", "--help"} & set(arguments):
+        return
+    asked = [
+        b.removeprefix("--device=") for a, b in pairwise(arguments) if a == "--device" or b.startswith("--device=")
+    ]
+    if not set(asked) <= {"auto", "cuda"}:
+        return
+
+    def start() -> None:
+        with contextlib.suppress(Exception):
+            import torch
+
+            if torch.cuda.is_available():
+                torch.zeros(1, device="cuda")
+
+    threading.Thread(target=start, daemon=True).start()
 
 
 def wake_compiler(device: torch.device) -> None:
