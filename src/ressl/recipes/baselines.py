@@ -92,7 +92,7 @@ DEMO: dict[str, Baseline] = {
         # Codes much sharper than predictions: views agree little at first, and prototypes that learn from codes that
         # cannot be predicted fall together.
         options={"hidden_dim": 256, "output_dim": 64, "prototypes": 32, "queue_size": 256, "epsilon": 0.02,
-                 "output_batch_norm": True},
+                 "output_batch_norm": True, "queue_from": 0.075},
     ),
     "instdisc": Baseline(fields={"lr": 0.12}, options={"output_dim": 64, "negatives": 1024}),
     "localagg": Baseline(
@@ -143,12 +143,19 @@ PAPER: dict[str, dict[str, float]] = {
 }
 
 
+# On all but ImageNet. There a batch has fewer samples than there are prototypes, and learns for a hundred times as many
+# steps; here the queue's old embeddings, among few prototypes, would draw the codes together, and so do blunt ones.
+FEW_PICTURES = {"swav": Baseline(fields={"lr": 4.0}, options={"epsilon": 0.03, "queue_from": 1.0})}
+
+
 def baseline(method: str, recipe: Recipe) -> Baseline:
     """The settings of a method for a recipe: the general ones, the demo's over them, and what depends on the data."""
     general = BASELINES.get(method, Baseline())
+    few = FEW_PICTURES.get(method, Baseline()) if recipe.data != "imagenet" else Baseline()
     demo = DEMO.get(method, Baseline()) if recipe.name == "demo" else Baseline()
     of_data: dict[str, Any] = {"patch": recipe.image_size // 2, "stride": recipe.image_size // 4}
     of_data |= {"teacher_stem": recipe.stem, "prototypes": 3000 if recipe.data == "imagenet" else 100}
     of_data |= {"bank_size": SAMPLES[recipe.data]} if recipe.data in SAMPLES else {}
     of_data |= {"num_classes": CLASSES[recipe.data]} if recipe.data in CLASSES else {}
-    return Baseline(general.views, {**general.fields, **demo.fields}, {**of_data, **general.options, **demo.options})
+    fields = {**general.fields, **few.fields, **demo.fields}
+    return Baseline(general.views, fields, {**of_data, **general.options, **few.options, **demo.options})
