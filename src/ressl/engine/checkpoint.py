@@ -139,10 +139,7 @@ def load_tensors(path: Path) -> Checkpoint:
     """Any tensors and facts that :func:`save` wrote, verified: a checkpoint, or features that were kept."""
     data, end = _read(Path(path))
     metadata = _header(data[8:end], path).get("__metadata__")
-    kind = metadata.get("format") if isinstance(metadata, dict) else None
-    if isinstance(kind, str) and kind != FORMAT and _VERSION.fullmatch(kind):
-        raise OtherVersion(f"the checkpoint {path} is of another version of ressl ({kind}, not {FORMAT}); update ressl")
-    if kind != FORMAT:
+    if not isinstance(metadata, dict) or not _VERSION.fullmatch(str(metadata.get("format"))):
         raise DamagedCheckpoint(f"{path} is not a ressl checkpoint")
     place = data.find(_KEY, 8, end) + len(_KEY)
     hasher = hashlib.sha256()
@@ -151,6 +148,8 @@ def load_tensors(path: Path) -> Checkpoint:
         hasher.update(piece)
     if hasher.hexdigest().encode() != data[place : place + 64]:
         raise DamagedCheckpoint(f"the checkpoint {path} is damaged: its checksum does not match")
+    if (version := metadata["format"]) != FORMAT:
+        raise OtherVersion(f"the checkpoint {path} is of another version of ressl ({version}); use that one to go on")
     # A right checksum is no proof of good will: anybody can compute one.
     try:
         tensors, facts = safetensors.torch.load(data), json.loads(metadata["facts"])
