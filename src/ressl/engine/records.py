@@ -13,13 +13,17 @@ from ressl.engine.checkpoint import DiskFull, write_atomically
 from ressl.files import open_regular
 
 _LINE = 1 << 20  # bytes; ours have hundreds
+_ENDLESS = 64  # longer lines, or pieces of one, before the rest is not looked at
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The rows of ``metrics.jsonl``; a last line cut by a crash, or one that is not ours, is left out."""
-    rows = []
+    rows, endless = [], 0
     with contextlib.suppress(OSError), open_regular(folder / "metrics.jsonl") as file:
         for line in iter(lambda: file.readline(_LINE), b""):
+            endless += len(line) == _LINE
+            if endless > _ENDLESS:
+                break
             with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
                 if _is_row(row):
