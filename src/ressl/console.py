@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ressl.errors import printable
+
 _SHOWN = (  # metric, how it is written
     ("epoch", "epoch {:.1f}"),
     ("loss", "loss {:.3f}"),
@@ -22,6 +24,11 @@ _SHOWN = (  # metric, how it is written
 
 def summary(values: dict[str, float]) -> str:
     return "  ".join(text.format(values[name]) for name, text in _SHOWN if name in values)
+
+
+def plain(text: str) -> str:
+    """Lines without what a terminal would obey: names of files and classes come from anywhere."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class Lines:
@@ -56,7 +63,7 @@ class Lines:
             print(f"{what} {done:,}/{total:,}{left}", flush=True)
 
     def message(self, text: str) -> None:
-        print(text, flush=True)
+        print(plain(text), flush=True)
 
 
 class Bar:
@@ -73,7 +80,7 @@ class Bar:
         self._bar.update(self._task, completed=done, total=total, values=what)
 
     def message(self, text: str) -> None:
-        self._bar.console.print(text, highlight=False, markup=False)
+        self._bar.console.print(plain(text), highlight=False, markup=False, emoji=False)
 
 
 class Silent:

@@ -21,10 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ressl.data.arrays import check_header
 from ressl.data.base import Paths
 from ressl.data.decode import shown
 from ressl.engine.checkpoint import Checkpoint, DamagedCheckpoint, load_tensors, save, write_atomically
 from ressl.errors import ResslError
+from ressl.files import read_bytes
 
 ENDINGS = (".npy", ".parquet")
 BLOCK = 65_536  # rows held in memory at once while reading
@@ -114,7 +116,7 @@ def write_broken(path: Path, broken: dict[str, str]) -> None:
 def read_broken(path: Path) -> dict[str, str]:
     """Name, as it is shown, and reason of each picture that was left out."""
     try:
-        lines = broken_list(path).read_text(encoding="utf-8").split("\n")
+        lines = read_bytes(broken_list(path)).decode("utf-8", "replace").split("\n")
     except OSError:
         return {}
     return {name: reason for name, _, reason in (line.partition("\t") for line in lines if line)}
@@ -221,6 +223,7 @@ def open_features(path: str | Path) -> FeatureFile:
 
 
 def _open_npy(path: Path) -> FeatureFile:
+    check_header(path)
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.ndim != 2 or array.dtype.kind != "f":
         raise ValueError(f"it holds {array.dtype} of shape {array.shape}, not N x D floats")
@@ -255,9 +258,9 @@ def read_facts(path: Path) -> dict[str, Any]:
         if path.suffix == ".parquet":
             text = (_pyarrow().parquet.read_schema(path).metadata or {}).get(b"ressl", b"{}")
         else:
-            text = _beside(path, ".npy.json").read_bytes()
+            text = read_bytes(_beside(path, ".npy.json"))
         facts = json.loads(text)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
 

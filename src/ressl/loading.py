@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ressl.cards import read_card, transform_of
 from ressl.data.decode import shown
 from ressl.errors import ResslError, printable
+from ressl.files import open_regular, read_bytes, read_json
 from ressl.published import filled, open_published
 from ressl.runs import Run
 from ressl.transform import Transform
@@ -49,8 +50,8 @@ def load(path: str | Path) -> tuple[nn.Module, Transform]:
 
 def _folder(path: Path) -> tuple[nn.Module, Transform]:
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        config = read_json(path / "config.json")
+    except ValueError as error:
         raise ResslError("its config.json is not JSON") from error
     if not isinstance(config, dict) or "ressl" not in config:
         raise ResslError("its config.json is not of ressl; export it with --to huggingface")
@@ -58,7 +59,7 @@ def _folder(path: Path) -> tuple[nn.Module, Transform]:
 
 
 def _file(path: Path) -> tuple[nn.Module, Transform]:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         start = file.read(16)
     if path.suffix == ".onnx":
         return _onnx(path)
@@ -77,7 +78,7 @@ def _file(path: Path) -> tuple[nn.Module, Transform]:
     content = _torch(path)
     card = path.with_suffix(".card.json")
     if card.is_file():
-        return _described(read_card(card.read_bytes()), content)
+        return _described(read_card(read_bytes(card)), content)
     return open_published(content)
 
 
@@ -91,7 +92,7 @@ def _safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safetensors.safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, MemoryError) as error:
         raise ResslError(f"it is no whole safetensors file ({printable(str(error))[:120]})") from error
 
 

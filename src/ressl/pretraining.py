@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def _pretrain(
     if broken:
         check_broken(broken, len(source), run.list_broken(broken) if team.leads else run.path / "broken.txt")
     _describe(chosen, loader, run, display, team)
-    with on_device(place):
+    with on_device(place), run.claimed() if team.leads else nullcontext():
         return train(run, chosen, method, loader, evaluate, settings, place, display, resume, team)
 
 

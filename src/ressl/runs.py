@@ -6,6 +6,7 @@ metrics.jsonl     the curves, a JSON object a line
 tensorboard/      the same for TensorBoard
 checkpoints/      the newest checkpoints (safetensors)
 broken.txt        picture files that could not be read, if any
+.lock             empty; whoever trains the run holds it
 evaluation/       results of evaluations, one JSON file each; features/ and page/ in it may be deleted
 report.html       the page, where one was made
 """
@@ -16,7 +17,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,25 @@ from ressl.data.memory import ram
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, is_litter, sweep, write_atomically
 from ressl.engine.records import read_metrics
 from ressl.errors import ResslError
+from ressl.files import read_bytes, read_json
 from ressl.methods import METHODS, Method
 from ressl.nn import build_backbone
 from ressl.recipes.recipe import Recipe
 from ressl.report.numbers import rows_of
 
+LOCK = ".lock"
 # of evaluations on a page
 ORDER = ("linear", "linear-step", "linear-cosine", "knn", "knn-sweep", "svm", "finetune", "transfer", "geometry")
+# of run.json, what is counted on; what is of another kind does not count
+_FACTS: dict[str, Any] = {
+    **dict.fromkeys(("data", "started", "finished", "launch", "engine", "precision"), str),
+    **{"seconds": (int, float), "steps": int, "jobs": int, "environment": dict},
+}
+
+
+def _small(value: object) -> bool:
+    """Not a number that no run comes to, nor one that is none."""
+    return not isinstance(value, (int, float)) or abs(value) < 1e15
 
 
 def _unborn(name: str) -> bool:
@@ -114,11 +127,16 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
+        """What ``run.json`` says, as far as it makes sense."""
         try:
-            facts: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-            return facts
+            facts = read_json(self.path / "run.json")
         except (OSError, ValueError):
             return {}
+        if not isinstance(facts, dict):
+            return {}
+        return {
+            key: value for key, value in facts.items() if isinstance(value, _FACTS.get(key, object)) and _small(value)
+        }
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """Add to ``run.json``."""
@@ -128,10 +146,34 @@ class Run:
     def list_broken(self, broken: Mapping[str, str]) -> Path:
         """Add picture files that could not be read, with the reason, to ``broken.txt``."""
         path = self.path / "broken.txt"
-        known = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        try:
+            known = read_bytes(path).decode("utf-8", "replace").splitlines()
+        except OSError:
+            known = []
         lines = dict.fromkeys([*known, *(f"{shown(name)}\t{reason}" for name, reason in broken.items())])
         write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
         return path
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Alone: two processes that train one run would write over each other's rows and checkpoints.
+
+        A lock of this process: it ends with it, however it ends, and loader workers do not inherit it. Where there are
+        none (Windows, some network file systems) nobody is kept out.
+        """
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(ImportError, OSError):
+                import fcntl
+
+                file = held.enter_context(open(self.path / LOCK, "ab"))
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except (BlockingIOError, PermissionError):
+                    raise ResslError(
+                        f"another process is training {self.path}; wait for it or end it (if there is none, on any "
+                        f"machine, remove {self.path / LOCK})"
+                    ) from None
+            yield
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_metrics(self.path)
@@ -161,10 +203,10 @@ class Run:
 
     def read_evaluation(self, name: str) -> dict[str, Any] | None:
         try:
-            result: dict[str, Any] = json.loads((self.path / "evaluation" / f"{name}.json").read_text(encoding="utf-8"))
-            return result
+            result = read_json(self.path / "evaluation" / f"{name}.json")
         except (OSError, ValueError):
             return None
+        return result if isinstance(result, dict) else None
 
     def evaluations(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """All that can be read and are of the last step, the common ones first; and what is left out, and why."""
@@ -173,10 +215,10 @@ class Run:
         for path in sorted((self.path / "evaluation").glob("*.json")):
             result = self.read_evaluation(path.stem)
             try:
-                if not isinstance(result, dict):
+                if result is None:
                     raise TypeError
                 rows_of(path.stem, result)
-            except (KeyError, TypeError, ValueError, AttributeError):
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
                 left_out.append(f"The evaluation {path.stem}, which cannot be read,")
                 continue
             if steps is not None and result.get("step", steps) != steps:
@@ -188,10 +230,14 @@ class Run:
         return {name: found[name] for name in sorted(found, key=key)}, left_out
 
 
+def safe_name(recipe: Recipe) -> str:
+    """The recipe's name as part of a file's: it may come from anybody's recipe.json."""
+    return re.sub(r"[^\w.-]+", "-", recipe.name).strip(".-")[:80] or "run"
+
+
 def default_out(recipe: Recipe) -> Path:
     """``runs/<recipe>-<time>``, made unique."""
-    name = re.sub(r"[^\w.-]+", "-", recipe.name).strip(".-")[:80] or "run"  # it may come from anybody's recipe.json
-    base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    base = Path("runs") / f"{safe_name(recipe)}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, n = base, 1
     while path.exists():
         n += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -109,7 +111,9 @@ def train(
             for broken in team.gather(loader.broken):
                 loader.broken |= broken
     except Interrupted:
-        display.message(f"saved after step {step.done}; continue with: ressl pretrain --resume --out {run.path}")
+        display.message(
+            f"saved after step {step.done}; continue with: ressl pretrain --resume --out {shlex.quote(str(run.path))}"
+        )
         raise
     except torch.OutOfMemoryError as error:
         raise ResslError(f"{place} has not enough memory for this recipe; lower batch_size or queue_size") from error
@@ -125,10 +129,11 @@ def train(
     finally:
         loader.close()
         if records is not None:
-            records.close()
-            _list_broken(run, loader, display)
             seconds = time.monotonic() - start
-            run.note({"seconds": round(earlier + seconds, 2)})
+            with contextlib.suppress(OSError):  # a full disk: what ended the run is the better sentence
+                records.close()
+                _list_broken(run, loader, display)
+                run.note({"seconds": round(earlier + seconds, 2)})
             if loop.checkpoint_count:
                 share = 100 * loop.checkpoint_seconds / max(seconds, 1e-9)
                 display.message(f"checkpoints: {loop.checkpoint_count}, {share:.2f} % of the time")

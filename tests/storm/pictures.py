@@ -145,6 +145,9 @@ def bombs() -> dict[str, bytes]:
         "huge.webp": _saved(Image.new("RGB", (16_383, 970)), "WEBP", lossless=True),
         "wide.tif": _saved(Image.new("L", (15_000_000, 1)), "TIFF", compression="tiff_adobe_deflate"),
         "large.tif": _saved(Image.new("RGB", (3999, 3999)), "TIFF", compression="tiff_lzw"),
+        "endless.gif": b"GIF89a" + struct.pack("<HH", 4, 4) + b"\x80\0\0" + bytes(20_000_000),
+        "padded.jpg": b"\xff\xd8" + b"\xff" * 20_000_000,
+        "comment.ppm": b"P6 #" + bytes(20_000_000),
         "empty.jpg": b"",
         "page.png": b"<!DOCTYPE html><script>alert(1)</script>",
         "script.jpg": b"#!/bin/sh\ntouch canary\n",
@@ -152,6 +155,19 @@ def bombs() -> dict[str, bytes]:
         "vector.jpg": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
         "archive.png": b"PK\x03\x04" + bytes(40),
     }  # fmt: skip
+
+
+def holes(folder: Path) -> None:
+    """Files that say they have gigabytes, and take no room on the disk."""
+    ends = {"text.png": b"tEXt", "profile.png": b"iCCP", "exif.png": b"eXIf"}
+    starts = {f"hole-{name}": png(4, 4)[:33] + struct.pack(">I", 2**31 - 1) + kind for name, kind in ends.items()}
+    starts["hole.webp"] = b"RIFF" + struct.pack("<I", 2**32 - 2) + b"WEBPVP8 " + struct.pack("<I", 2**32 - 20)
+    starts["hole.tif"] = b"II*\0" + struct.pack("<IHHHII", 8, 1, 270, 2, 3 << 30, 100)
+    for size in (3 << 30, 400 << 20):
+        for name, start in starts.items():
+            with open(folder / f"{size}-{name}", "wb") as file:
+                file.write(start)
+                file.truncate(size)
 
 
 def special(folder: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from child import Child
-from pictures import bombs, mutate, seeds, special
+from pictures import bombs, holes, mutate, seeds, special
 from PIL import Image
 from scale import draw, shards, share, times
 
@@ -85,6 +85,7 @@ def test_a_mutated_picture_is_read_or_named(part: int, tmp_path: Path, spawn: ty
 def decode_bombs(where: str) -> int:
     for name, data in bombs().items():
         (Path(where) / name).write_bytes(data)
+    holes(Path(where))
     bound_memory(1 << 30)
     for path in sorted(Path(where).iterdir()):
         start = time.process_time()
@@ -106,6 +107,9 @@ def test_bombs_and_wrong_types(tmp_path: Path, spawn: type[Child]) -> None:
         "huge.ppm",
         "large.png",
         "wide.tif",
+        "endless.gif",
+        "padded.jpg",
+        "comment.ppm",
     ):
         line = next(line for line in child.output.splitlines() if line.startswith(name))
         assert "broken:" in line, line

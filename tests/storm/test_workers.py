@@ -66,6 +66,7 @@ def stream(out: str, photos: str, recipe: str, count: int, before: Any) -> int:
 
 
 def show_shared() -> None:
+    print("process:", os.getpid(), *workers(), flush=True)
     for line in Path("/proc/self/maps").read_text().splitlines():
         if " /dev/shm/" in line and not line.endswith("(deleted)"):
             print("shared:", line.split()[-1], flush=True)
@@ -73,8 +74,12 @@ def show_shared() -> None:
 
 def leftover(log: Path) -> None:
     """Shared memory that the process had under a name must be gone with it."""
-    names = [line.split(": ")[1] for line in log.read_text().splitlines() if line.startswith("shared: ")]
+    lines = log.read_text().splitlines()
+    names = [line.split(": ")[1] for line in lines if line.startswith("shared: ")]
     assert not [name for name in names if os.path.exists(name)]
+    ours = {f"torch_{pid}_" for line in lines if line.startswith("process: ") for pid in line.split()[1:]}
+    assert len(ours) >= 3  # the run and two workers; torch puts the number of the maker into the name
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(tuple(ours))]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rich.table import Table
 from ressl import console
 from ressl.commands.shared import describe, flag, positive, show
 from ressl.engine.processes import Team, joined
-from ressl.errors import ResslError, unknown
+from ressl.errors import ResslError, printable, unknown
 from ressl.evaluating import ALL, CHOICES, evaluate_each
 from ressl.evaluation.finetune import FinetuneProtocol
 from ressl.evaluation.linear import LinearProtocol
@@ -113,12 +113,12 @@ def written_out(asked: list[str], changes: dict[str, Any]) -> list[str]:
 
 
 def _show(what: str, results: list[tuple[str, dict[str, Any]]], subject: Subject) -> None:
-    table = Table(title=f"{what}, percent of test pictures unless named otherwise", title_justify="left")
+    table = Table(title=f"{printable(what)}, percent of test pictures unless named otherwise", title_justify="left")
     for heading in ("protocol", "measure", "result", "", "paper", "seconds"):
         table.add_column(heading, justify="left" if heading in ("protocol", "measure", "") else "right")
     for name, result in results:
         for i, row in enumerate(rows_of(name, result, subject.recipe.paper)):
             first, seconds = (name, f"{result['seconds']:.1f}") if i == 0 else ("", "")
-            table.add_row(first, row.what, row.value, row.beside, row.paper, seconds)
+            table.add_row(*map(printable, (first, row.what, row.value, row.beside, row.paper, seconds)))
     show(table)
-    print(f"written to {subject.run.path}/evaluation/")
+    print(f"written to {printable(str(subject.run.path))}/evaluation/")

@@ -10,7 +10,7 @@ from ressl import console
 from ressl.commands.shared import picture_file, positive
 from ressl.drawing import draw_maps, draw_neighbours
 from ressl.engine.loop import Display
-from ressl.errors import ResslError, unknown
+from ressl.errors import ResslError, printable, unknown
 from ressl.evaluating import bench_of, evaluate
 from ressl.inspecting import chosen_queries, class_numbers, relations_of
 from ressl.measuring import Bench
@@ -54,7 +54,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     path = chosen or runs[0].path / f"{options.kind}.png"
     with console.display() as shown:
         _draw(options, runs, rows, pictures, path, shown)
-    print(path)
+    print(printable(str(path)))
     return 0
 
 

@@ -13,7 +13,7 @@ from ressl.commands.shared import describe, flag, natural, positive
 from ressl.engine.loop import Rhythm
 from ressl.engine.processes import joined
 from ressl.engine.signals import Interrupted
-from ressl.errors import ResslError
+from ressl.errors import ResslError, printable
 from ressl.methods import METHODS
 from ressl.pretraining import pretrain as pretrain_run
 from ressl.recipes import RECIPES, Recipe, method_options
@@ -125,4 +125,4 @@ def _conclude(run: Run) -> None:
     knn = run.curve("knn")
     print(f"trained in {run.facts['seconds']:.0f} s" + (f"; kNN {knn[-1][1]:.2f} %" if knn else ""))
     after = f"; next: ressl evaluate {shlex.quote(str(run.path))}" if knn else ""
-    print(f"run folder {run.path}{after}")
+    print(f"run folder {printable(str(run.path))}{printable(after)}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ressl import console
 from ressl.commands.shared import positive
+from ressl.errors import printable
 from ressl.reporting import report
 
 
@@ -33,5 +34,5 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             options.runs, options.out, data=options.data, device=options.device, precision=options.precision,
             pictures=pictures, display=shown, again=options.again,
         )  # fmt: skip
-    print(path)
+    print(printable(str(path)))
     return 0

@@ -143,4 +143,5 @@ def picture_file(name: str) -> Path:
 
 def show(table: Table) -> None:
     # A pipe has no width; tables made for 80 columns there would break their cells.
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    # Names of files and classes come from anywhere: what looks like rich's markup in them is none.
+    Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False).print(table)

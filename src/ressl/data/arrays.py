@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,9 @@ from ressl.data.base import UNLABELLED, ArraySource
 from ressl.data.decode import shown
 from ressl.data.memory import ram
 from ressl.errors import ResslError
+from ressl.files import open_regular
 
+_HEADER_LIMIT = 1 << 16  # bytes; numpy takes 10,000
 _IMAGES = {"train": ("images", "x", "x_train"), "test": ("x_test", "images_test")}
 _LABELS = {"train": ("labels", "y", "y_train"), "test": ("y_test", "labels_test")}
 _CLASSES = "classes"
@@ -52,6 +55,7 @@ def open_array(path: Path, split: str, name: str = "array") -> ArraySource:
     if split != "train":
         raise ResslError(f"{shown(path)} has no {split} split; an .npz with x_test (and y_test) has one.")
     try:
+        check_header(path)
         # Copy on write: the file stays untouched, and torch does not complain about memory it may not write.
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
@@ -107,10 +111,28 @@ def _sizes(path: Path) -> dict[str, int]:
         raise _unreadable(path, error) from None
 
 
+def check_header(path: Path) -> None:
+    """Raise ValueError where an .npy's header is too long; numpy would take all of it into memory to find that out."""
+    with open_regular(path) as file:
+        if file.read(6) == np.lib.format.MAGIC_PREFIX:
+            file.seek(0)
+            _header(file)
+
+
+def _header(file: IO[bytes]) -> IO[bytes]:
+    """The header alone, at most so long; what is no header is found out by numpy."""
+    start = file.read(12)
+    length = int.from_bytes(start[8:10] if start[6:7] == b"\x01" else start[8:12], "little")
+    if length > _HEADER_LIMIT:
+        raise ValueError(f"its header claims {length:,} bytes")
+    return io.BytesIO(start + file.read(length))
+
+
 def _declared_bytes(file: IO[bytes]) -> int:
-    version = np.lib.format.read_magic(file)
+    header = _header(file)
+    version = np.lib.format.read_magic(header)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    shape, _, dtype = read(header)
     size = dtype.itemsize
     for side in shape:  # Python integers: a hostile shape must not overflow
         size *= side

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import warnings
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ressl.errors import ResslError, printable
+from ressl.files import open_regular
 
 # Only these readers may look at a file, whatever its name says: Pillow's EPS reader, for one, starts Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
@@ -31,6 +31,11 @@ _SCANS = 12
 _SCANNED = 500_000_000  # pixels times scans, for files with more than those
 # Nor are its remarks on odd metadata wanted, one per file: what cannot be read is listed, the rest is fine.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+
+# Readers take whole files, or whole parts of them, into memory. Pixels of the size above, not packed, take 384 MB.
+SIZE_LIMIT = 512 << 20
+_HEADER = 128 << 20  # of which bytes before the pixels; WebP is taken whole
+_READS = 500_000  # of one file; a large PNG in small pieces takes 150,000
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = {
@@ -71,14 +76,21 @@ def _reason(error: Exception) -> str:
     return shown(f"{type(error).__name__}: {error}")[:200]
 
 
-def _regular(path: str) -> BinaryIO:
-    # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    file = os.fdopen(handle, "rb")
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        file.close()
-        raise BrokenImage(path, "not a regular file")
-    return file
+class _Patience(io.BufferedReader):
+    """A file that gives so much and no more: readers look for the next part byte by byte, or take it whole."""
+
+    reads, header = _READS, _HEADER
+    opened = False  # what is read until then is the header
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.reads -= 1
+        if not self.opened:
+            size = self.header + 1 if size is None or size < 0 else min(size, self.header + 1)
+        found = super().read(size)
+        self.header -= 0 if self.opened else len(found)
+        if self.reads < 0 or self.header < 0:
+            raise ValueError("a header without end")
+        return found
 
 
 class Picture:
@@ -89,10 +101,14 @@ class Picture:
         self.path = path
         self._file: BinaryIO | None = None
         try:
-            self._file = _regular(path) if data is None else io.BytesIO(data)
-            self._image = Image.open(self._file, formats=FORMATS)
+            raw: Any = open_regular(path).detach() if data is None else io.BytesIO(data)  # type: ignore[attr-defined]
+            self._file = file = _Patience(raw)
+            size = os.fstat(raw.fileno()).st_size if data is None else len(data)
+            if size > SIZE_LIMIT:
+                raise BrokenImage(path, f"{size:,} bytes are more than the {SIZE_LIMIT:,} allowed")
+            self._image = Image.open(file, formats=FORMATS)
+            file.opened = True
             width, height = self._image.size
-            size = os.fstat(self._file.fileno()).st_size if data is None else len(data)
             self._refuse_bombs(width, height, size)
             self._turn = self._orientation()
         except Exception as error:
@@ -122,7 +138,10 @@ class Picture:
         if self._image.info.get("progressive") and self._file is not None:
             place = self._file.tell()
             self._file.seek(0)
-            scans = self._file.read().count(b"\xff\xda")  # no other byte pair of the coded pixels can be this one
+            scans, last = 0, b""
+            while piece := self._file.read(16 << 20):
+                scans += (last + piece).count(b"\xff\xda")  # no other byte pair of the coded pixels can be this one
+                last = piece[-1:]
             self._file.seek(place)
             if scans > _SCANS and scans * pixels > _SCANNED:
                 raise BrokenImage(self.path, f"{width} x {height} pixels in {scans:,} scans: a decompression bomb")

@@ -20,8 +20,10 @@ from ressl.data.base import UNLABELLED, FileSource
 from ressl.data.decode import EXTENSIONS, shown
 from ressl.data.folders import TEST_NAMES
 from ressl.errors import ResslError
+from ressl.files import read_bytes
 
 SUFFIXES = (".txt", ".tsv", ".lst", ".list")
+LIMIT = 1 << 30  # bytes; ten million pictures take about as many
 
 
 def list_splits(path: Path) -> set[str]:
@@ -65,7 +67,7 @@ def _number_first(name: str) -> tuple[int, int, str]:
 
 def _read(path: Path) -> tuple[list[str], list[str | None]]:
     try:
-        text = path.read_bytes()
+        text = read_bytes(path, LIMIT)
     except FileNotFoundError:
         raise ResslError(f"there is no file {shown(path)}; give a list of pictures, one path on each line.") from None
     except OSError as error:

@@ -15,7 +15,7 @@ import os
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ressl.data.base import UNLABELLED, FileSource, Paths
-from ressl.data.decode import EXTENSIONS, BrokenImage, Picture, shown
+from ressl.data.decode import EXTENSIONS, SIZE_LIMIT, BrokenImage, Picture, shown
 from ressl.data.folders import TEST_NAMES
 from ressl.data.index import FORMAT, cache_folder
 from ressl.errors import ResslError
 
-SIZE_LIMIT = 256 * 2**20  # bytes of one picture file
+_HEADER_LIMIT = 1 << 20  # bytes of a long name or of attributes
 
 
 class ShardSource(FileSource):
@@ -144,10 +144,22 @@ def _cached(shard: str) -> list[Any]:
     return found
 
 
+class _Sober:
+    """A file that tarfile reads: it would take a long name or attributes whole, however long they say they are."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.tell, self.seek = file, file.tell, file.seek
+
+    def read(self, size: int) -> bytes:
+        if size > _HEADER_LIMIT:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        return self._file.read(size)
+
+
 def _scan(shard: str) -> list[list[Any]]:
     pictures, said = list[list[Any]](), dict[str, str]()
     try:
-        with open(shard, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with open(shard, "rb") as file, tarfile.open(fileobj=_Sober(file), mode="r:") as tar:  # type: ignore[call-overload]
             for member in tar:
                 if not member.isreg() or member.size > SIZE_LIMIT:
                     continue  # links, devices and folders hold no pixels
@@ -161,7 +173,7 @@ def _scan(shard: str) -> list[list[Any]]:
                     content = tar.extractfile(member)
                     assert content is not None
                     said[key] = content.read().decode("utf-8", "replace").strip()
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, MemoryError) as error:
         raise ResslError(
             f"the shard {shown(shard)} cannot be read as an uncompressed tar file: {shown(str(error))}."
         ) from None

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +22,10 @@ from torch import Tensor
 
 from ressl.data.memory import ram
 from ressl.errors import ResslError, printable
+from ressl.files import open_regular
 
 FORMAT = "ressl-checkpoint-1"
+_VERSION = re.compile(r"ressl-checkpoint-\d{1,9}")
 _BLANK = "0" * 64
 _KEY = b'"sha256":"'
 KEEP = 2  # the newest checkpoints that stay
@@ -36,6 +37,10 @@ _WARN_BELOW = 3  # times a checkpoint's size left on the disk
 
 class DamagedCheckpoint(ResslError):
     """A checkpoint that cannot be trusted: cut, changed or not ours."""
+
+
+class OtherVersion(ResslError):
+    """A checkpoint in a format that this version does not read. It is not damaged: nothing may be put in its place."""
 
 
 class DiskFull(ResslError):
@@ -65,7 +70,7 @@ class Checkpoint:
             (type(step) is int and type(drained) is int and 0 <= drained <= step <= total_steps)
             and (isinstance(logs, list) and all(isinstance(name, str) for name in logs))
             and (ring is not None and ring.ndim == 2 and len(ring) > 0 and ring.is_floating_point())
-            and (ring.shape[1] in (0, len(logs)))
+            and (ring.shape[1] == 0 or (ring.shape[1] == len(logs) and {"loss", "lr"} <= set(logs)))
         ):
             return Place(step, drained, logs)
         raise DamagedCheckpoint("the checkpoint's place in the run or its logs make no sense; it is not of this run")
@@ -134,7 +139,7 @@ def load_tensors(path: Path) -> Checkpoint:
     """Any tensors and facts that :func:`save` wrote, verified: a checkpoint, or features that were kept."""
     data, end = _read(Path(path))
     metadata = _header(data[8:end], path).get("__metadata__")
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+    if not isinstance(metadata, dict) or not _VERSION.fullmatch(str(metadata.get("format"))):
         raise DamagedCheckpoint(f"{path} is not a ressl checkpoint")
     place = data.find(_KEY, 8, end) + len(_KEY)
     hasher = hashlib.sha256()
@@ -143,6 +148,8 @@ def load_tensors(path: Path) -> Checkpoint:
         hasher.update(piece)
     if hasher.hexdigest().encode() != data[place : place + 64]:
         raise DamagedCheckpoint(f"the checkpoint {path} is damaged: its checksum does not match")
+    if (version := metadata["format"]) != FORMAT:
+        raise OtherVersion(f"the checkpoint {path} is of another version of ressl ({version}); use that one to go on")
     # A right checksum is no proof of good will: anybody can compute one.
     try:
         tensors, facts = safetensors.torch.load(data), json.loads(metadata["facts"])
@@ -156,12 +163,8 @@ def load_tensors(path: Path) -> Checkpoint:
 def _read(path: Path) -> tuple[bytes, int]:
     """The file and where its header ends. Sizes are looked at before that much memory is asked for."""
     try:
-        # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(handle, "rb") as file:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise DamagedCheckpoint(f"{path} is not a ressl checkpoint but a special file")
+        with open_regular(path) as file:
+            found = os.fstat(file.fileno())
             start = file.read(8)
             end = 8 + int.from_bytes(start, "little")
             if len(start) < 8 or end > found.st_size or end > _HEADER_LIMIT:

@@ -5,22 +5,37 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ressl.engine.checkpoint import write_atomically
+from ressl.engine.checkpoint import DiskFull, write_atomically
+from ressl.files import open_regular
+
+_LINE = 1 << 20  # bytes; ours have hundreds
+_ENDLESS = 64  # longer lines, or pieces of one, before the rest is not looked at
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of ``metrics.jsonl``; a last line cut by a crash is left out."""
-    rows = []
-    with contextlib.suppress(FileNotFoundError), open(folder / "metrics.jsonl", "rb") as file:
-        for line in file:
+    """The rows of ``metrics.jsonl``; a last line cut by a crash, or one that is not ours, is left out."""
+    rows, endless = [], 0
+    with contextlib.suppress(OSError), open_regular(folder / "metrics.jsonl") as file:
+        for line in iter(lambda: file.readline(_LINE), b""):
+            endless += len(line) == _LINE
+            if endless > _ENDLESS:
+                break
             with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-                if isinstance(row, dict) and isinstance(row.get("step"), int):
+                if _is_row(row):
                     rows.append(row)
     return rows
+
+
+def _is_row(row: Any) -> bool:
+    """Whether it is one of ours: numbers by name, and at which step."""
+    if not isinstance(row, dict) or type(row.get("step")) is not int or "epoch" not in row:
+        return False
+    return all(type(value) is float or (type(value) is int and abs(value) < 2**63) for value in row.values())
 
 
 class Records:
@@ -31,25 +46,38 @@ class Records:
 
     def __init__(self, folder: Path, from_step: int = 0, rows: int | None = None) -> None:
         self.path = folder / "metrics.jsonl"
-        kept = [row for row in read_metrics(folder) if row["step"] <= from_step][:rows]
+        told = rows if type(rows) is int and rows >= 0 else None  # it comes from a file
+        kept = [row for row in read_metrics(folder) if row["step"] <= from_step][:told]
         self._rows = len(kept)
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
         self._board = _tensorboard(folder / "tensorboard", from_step)
 
     def write(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
-        self._rows += 1
-        if self._board is not None:
-            for name, value in row.items():
-                if name not in ("step", "epoch"):
-                    self._board.add_scalar(name, value, row["step"])
+        with self._told():
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+            self._rows += 1
+            if self._board is not None:
+                for name, value in row.items():
+                    if name not in ("step", "epoch"):
+                        self._board.add_scalar(name, value, row["step"])
 
     def sync(self) -> int:
         """Put all rows on the disk, as before a checkpoint that counts on them; returns how many there are."""
-        os.fsync(self._file.fileno())
+        with self._told():
+            os.fsync(self._file.fileno())
         return self._rows
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """A disk that is full, or no longer there, in a sentence."""
+        try:
+            yield
+        except OSError as error:
+            raise DiskFull(
+                f"{self.path} cannot be written: {error.strerror}; make room on the disk, then resume"
+            ) from error
 
     def close(self) -> None:
         self._file.close()

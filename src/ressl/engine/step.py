@@ -164,8 +164,8 @@ class TrainStep:
         logs = [value.detach() for value in (output.loss, lr, grad_norm, *output.logs.values())]
         if self.average is not None:
             logs = self.average(logs)
-        if self.ring.shape[1] == 0:
-            self.names = [*ENGINE_LOGS, *output.logs]
+        if self.ring.shape[1] != len(logs):  # not yet known, or a checkpoint's of a version that logged other things
+            self.names, self.drained = [*ENGINE_LOGS, *output.logs], self.done
             self.ring = torch.zeros(self.capacity, len(self.names), device=self.device)
         self.after(output.carry, finite, logs)
 

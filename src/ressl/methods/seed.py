@@ -5,7 +5,6 @@ Fang, Wang, Wang, Zhang, Yang and Liu, ICLR 2021, arXiv:2101.04731.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from ressl import losses
 from ressl.errors import ResslError
+from ressl.files import read_json
 from ressl.methods.base import Carry, Method, Output
 from ressl.nn import (
     MemoryQueue,
@@ -131,7 +131,7 @@ class SEED(Method):
 def read_teacher(run: str) -> dict[str, Any]:
     """The options that describe the network of a trained run; none where there is no such run."""
     try:
-        recipe = json.loads(Path(run, "recipe.json").read_text(encoding="utf-8")) if _checkpoint(run) else None
+        recipe = read_json(Path(run, "recipe.json")) if _checkpoint(run) else None
     except (OSError, ValueError):
         return {}
     if not isinstance(recipe, dict):

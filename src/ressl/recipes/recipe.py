@@ -14,6 +14,7 @@ from typing import Any, Literal, get_type_hints
 from ressl.data.views import STRONG, WEAK, View, parse_view
 from ressl.errors import ResslError, unknown
 from ressl.evaluation.linear import STEP, LinearProtocol
+from ressl.files import read_text
 from ressl.methods import METHODS
 from ressl.nn.backbones import Stem
 from ressl.recipes.baselines import PAPER, baseline
@@ -194,7 +195,7 @@ class Recipe:
     @classmethod
     def from_file(cls, path: str | Path) -> Recipe:
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"), str(path))
+            return cls.from_json(read_text(path), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise ResslError(f"cannot read the recipe {path}: {error}") from error
 

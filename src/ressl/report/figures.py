@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 from matplotlib.figure import Figure
 from torch import Tensor
 
 # One calm look for all figures: thin lines, no box, one accent.
 INK, ACCENT, WRONG, GRID = "#22303c", "#1f6f8b", "#c0392b", "#e3e8ec"
 
+# Names of runs and classes come from anywhere: dollars in them begin no formula. (A decorator of what draws names.)
+plain_names = matplotlib.rc_context({"text.parse_math": False})
 
+
+@plain_names
 def curves(rows: Sequence[dict[str, Any]], path: Path, title: str, queue_size: int | None = None) -> Path:
     """Loss, kNN accuracy, and the teacher's entropy under its ceiling, against the epoch."""
     panels: list[tuple[str, str, str]] = [
@@ -64,6 +69,7 @@ def bars(tables: Sequence[tuple[str, str, Sequence[tuple[str, float, Any, Any]]]
     return path
 
 
+@plain_names
 def neighbours(
     queries: Tensor, found: Tensor, right: Tensor | None, path: Path, title: str, names: Sequence[str] = ()
 ) -> Path:

@@ -8,11 +8,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ressl.report.figures import ACCENT, INK, WRONG, draw_picture
+from ressl.report.figures import ACCENT, INK, WRONG, draw_picture, plain_names
 
 Block = tuple[str, Tensor, Tensor, Tensor]  # kind, queries Q x 3 x H x W, found Q x n x 3 x h x w, right Q x n
 
 
+@plain_names
 def neighbour_blocks(
     panels: Sequence[tuple[str, Sequence[Block]]], path: Path, title: str, names: Sequence[str]
 ) -> Path:
@@ -45,6 +46,7 @@ def neighbour_blocks(
     return path
 
 
+@plain_names
 def views_grid(originals: Sequence[Tensor], views: Sequence[tuple[str, Tensor]], path: Path, title: str) -> Path:
     """A row per picture: the original, then every draw of every view. Views are n x draws x 3 x s x s uint8."""
     rows, draws = len(originals), views[0][1].shape[1]

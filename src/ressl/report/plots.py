@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ressl.report.figures import ACCENT, INK, calm, draw_picture
+from ressl.report.figures import ACCENT, INK, calm, draw_picture, plain_names
 
 # Ten colours that differ in hue and lightness; more classes take them again, in a colour wheel.
 COLOURS = (
@@ -24,6 +24,7 @@ def class_colour(c: int, classes: int) -> Any:
     return COLOURS[c] if classes <= len(COLOURS) else matplotlib.colormaps["hsv"](c / classes)
 
 
+@plain_names
 def maps(panels: Sequence[tuple[str, Tensor, Tensor]], classes: Sequence[str], path: Path, title: str) -> Path:
     """The paper's Figure 3: (name, N x 2 places, N labels) side by side, coloured by class."""
     figure = Figure(figsize=(4.4 * len(panels), 4.6), dpi=130, layout="constrained")
@@ -109,6 +110,7 @@ def relations(
     return path
 
 
+@plain_names
 def class_figure(
     accuracy: Sequence[float | None],
     classes: Sequence[str],

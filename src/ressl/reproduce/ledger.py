@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from ressl.engine.checkpoint import write_atomically
 from ressl.errors import ResslError
 from ressl.recipes import Recipe
 from ressl.recipes.typed import plain
-from ressl.runs import Run
+from ressl.runs import Run, safe_name
 
 SCHEMA = 1
 POINTS = 60  # of a curve that a record keeps
+_COUNTED_ON = ("environment", "seconds", "steps", "precision", "engine")
 # What says nothing about the weights or the classifier: two runs that differ in these alone are the same experiment.
 _ASIDE = ("name", "summary", "paper", "knn_every", "knn_k", "knn_temperature")
 
@@ -34,10 +36,15 @@ def record(run: Run) -> dict[str, Any]:
     facts, recipe, rows = run.facts, run.recipe, run.metrics()
     if "finished" not in facts:
         raise ResslError(f"the run {run.path} is not finished; continue it with --resume first")
+    if lacking := [key for key in _COUNTED_ON if key not in facts]:
+        raise ResslError(f"{run.path / 'run.json'} says nothing sound of {', '.join(lacking)}; train it again")
     speeds = [row["images_per_second"] for row in rows if "images_per_second" in row]
     evaluations = {}
     for path in sorted((run.path / "evaluation").glob("*.json")):
-        evaluations[path.stem] = found = json.loads(path.read_text(encoding="utf-8"))
+        found = run.read_evaluation(path.stem)
+        if found is None:
+            raise ResslError(f"the evaluation {path} cannot be read; remove it and evaluate again")
+        evaluations[path.stem] = found
         if found.get("step", facts["steps"]) != facts["steps"]:
             raise ResslError(
                 f"the evaluation {path.stem} of {run.path} was made after step {found['step']} of {facts['steps']}; "
@@ -72,9 +79,9 @@ def write_record(run: Run, folder: str | Path = "results") -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     recipe = run.recipe
-    when = facts["finished"].replace(":", "").replace("-", "")
+    when = re.sub(r"\W", "", facts["finished"])
     # The experiment is part of the name: two runs of a sweep may well end in the same second.
-    words = (recipe.name, recipe.method, f"e{recipe.epochs}", f"s{recipe.seed}", identity(recipe)[:8], when)
+    words = (safe_name(recipe), recipe.method, f"e{recipe.epochs}", f"s{recipe.seed}", identity(recipe)[:8], when)
     path = folder / ("-".join(words) + ".json")
     write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
     return path

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ressl.errors import ResslError
+from ressl.files import read_json
 from ressl.recipes import Recipe
 
 Point = tuple[float, float]
@@ -200,8 +201,8 @@ EVALUATIONS: dict[str, type] = {"linear": Linear, "knn": Knn, "svm": Svm}  # of 
 def read_record(path: Path) -> dict[str, Any]:
     """A record from its file. One of a kind that this version does not know is taken as it is."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        record = read_json(path)
+    except (OSError, ValueError) as error:
         raise ResslError(f"cannot read the record {path}: {error}") from error
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         raise ResslError(f"{path} is no record of ours; move it out of the ledger")

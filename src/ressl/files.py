@@ -1,0 +1,45 @@
+"""Reading files that anybody may have made: a pipe must not make us wait, nor a device or a hole fill the memory.
+
+Ground floor of the house: every room may import it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+TEXT_LIMIT = 64 << 20  # bytes; the longest text of ours, a list of a million pictures, has about as many
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """The file, to read; OSError also where it is a pipe, a device or a folder."""
+    # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return os.fdopen(handle, "rb")
+
+
+def read_bytes(path: str | os.PathLike[str], limit: int = TEXT_LIMIT) -> bytes:
+    """All of a file of at most ``limit`` bytes; OSError where there are more."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit >> 20} MB", os.fspath(path))
+        return file.read(limit)
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    return read_bytes(path).decode("utf-8")
+
+
+def read_json(path: str | Path) -> Any:
+    """What a JSON file holds. OSError or ValueError, whatever is wrong with it."""
+    try:
+        return json.loads(read_text(path))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
