@@ -15,13 +15,17 @@ from typing import Any, BinaryIO
 TEXT_LIMIT = 64 << 20  # bytes; the longest text of ours, a list of a million pictures, has about as many
 
 
+class NotRegular(OSError):
+    """A pipe, a device or a folder in the place of a file."""
+
+
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """The file, to read; OSError also where it is a pipe, a device or a folder."""
     # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        raise NotRegular(errno.EINVAL, "not a regular file", os.fspath(path))
     return os.fdopen(handle, "rb")
 
 

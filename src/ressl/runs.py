@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from ressl.data.memory import ram
 from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, is_litter, sweep, write_atomically
 from ressl.engine.records import read_metrics
 from ressl.errors import ResslError
-from ressl.files import read_bytes, read_json
+from ressl.files import NotRegular, read_bytes, read_json
 from ressl.methods import METHODS, Method
 from ressl.nn import build_backbone
 from ressl.recipes.recipe import Recipe
@@ -148,7 +149,7 @@ class Run:
         path = self.path / "broken.txt"
         try:
             known = read_bytes(path).decode("utf-8", "replace").splitlines()
-        except OSError:
+        except (FileNotFoundError, NotRegular):
             known = []
         lines = dict.fromkeys([*known, *(f"{shown(name)}\t{reason}" for name, reason in broken.items())])
         write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
@@ -165,7 +166,10 @@ class Run:
             with contextlib.suppress(ImportError, OSError):
                 import fcntl
 
-                file = held.enter_context(open(self.path / LOCK, "ab"))
+                # As this it waits for nobody where it is a pipe, and makes no file elsewhere where it is a link.
+                flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+                file = os.open(self.path / LOCK, flags, 0o666)
+                held.callback(os.close, file)
                 try:
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except (BlockingIOError, PermissionError):

@@ -183,6 +183,15 @@ def test_a_run_is_trained_by_one_process_until_that_is_gone(tmp_path: Path, spaw
         pass
 
 
+def test_a_lock_that_is_none_keeps_nobody_out_and_makes_no_file_elsewhere(tmp_path: Path) -> None:
+    for odd in (pipe, Path.mkdir, lambda path: path.symlink_to(tmp_path / "elsewhere")):
+        run = Run(tmp_path / str(len(list(tmp_path.iterdir()))))
+        run.path.mkdir()
+        odd(run.path / ".lock")
+        with run.claimed():
+            assert not (tmp_path / "elsewhere").exists()
+
+
 # --- checkpoints ---
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ressl.engine.checkpoint import DiskFull, write_atomically
-from ressl.files import open_regular
+from ressl.files import NotRegular, open_regular
 
 _LINE = 1 << 20  # bytes; ours have hundreds
 _ENDLESS = 64  # longer lines, or pieces of one, before the rest is not looked at
@@ -19,7 +19,8 @@ _ENDLESS = 64  # longer lines, or pieces of one, before the rest is not looked a
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The rows of ``metrics.jsonl``; a last line cut by a crash, or one that is not ours, is left out."""
     rows, endless = [], 0
-    with contextlib.suppress(OSError), open_regular(folder / "metrics.jsonl") as file:
+    # Any other error is raised: who takes a file that cannot be read for an empty one, writes over it.
+    with contextlib.suppress(FileNotFoundError, NotRegular), open_regular(folder / "metrics.jsonl") as file:
         for line in iter(lambda: file.readline(_LINE), b""):
             endless += len(line) == _LINE
             if endless > _ENDLESS:
