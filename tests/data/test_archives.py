@@ -49,6 +49,25 @@ def test_unpacking_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert len(list((root / "set").iterdir())) == 3
 
 
+@pytest.mark.parametrize("newer", [True, False])
+def test_odd_permissions_are_not_taken_over(newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a Python whose tarfile has no filters (before 3.11.4), or only behaves like one here."""
+    if not newer:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    elif not hasattr(tarfile, "data_filter"):
+        pytest.skip("this Python has no filters")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a").write_bytes(b"1234")
+    (tmp_path / "set" / "a").chmod(0o4777)
+    _tar(tmp_path / "a.tar.gz", tmp_path / "set")
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "a.tar.gz").rename(root / "a.tar.gz")
+    mode = (unpack(root, Archive("a.tar.gz", "set")) / "a").stat().st_mode & 0o7777
+    assert mode & ~0o644 == 0
+    assert mode & 0o400
+
+
 def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.type, member.linkname, member.size = kind, link, 4 if kind == tarfile.REGTYPE else 0

@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchvision.datasets.utils import calculate_md5, download_url
 
@@ -115,12 +115,14 @@ def _extract_tar(path: Path, folder: Path) -> None:
             if not (member.isfile() or member.isdir()):
                 raise ValueError(f"'{member.name}' is a link or a special file")
             _check_name(member.name)
+            member.mode = 0o755 if member.isdir() else 0o644
             size += member.size
             if size > _UNPACKED_LIMIT:  # before the rest of a bomb is read
                 break
         _check_size(size, folder)
-        # "data" refuses all that once more, and strips odd permissions.
-        archive.extractall(folder, filter="data")
+        # "data" refuses all that once more; Python has it from 3.11.4 on.
+        more: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(folder, **more)
 
 
 def _check_name(text: str) -> None:
