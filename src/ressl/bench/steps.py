@@ -25,7 +25,6 @@ from ressl.engine.accelerate import ALL_IDEAS, Ideas, accelerate
 from ressl.engine.graphs import GraphedBody
 from ressl.engine.step import TrainStep
 from ressl.methods import Method
-from ressl.methods.seed import SEED
 from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
@@ -57,8 +56,6 @@ def on_random_pictures(recipe: Recipe, device: torch.device) -> tuple[Recipe, Me
     """What a step is built of: the recipe, its method, and random pictures that lie on the device."""
     recipe, count = _with_room(recipe)
     method = build_method(recipe)
-    if isinstance(method, SEED):
-        method.loaded = True  # speed does not depend on what its teacher has learned
     source = pictures(count, recipe.image_size)
     if "labels" in method.wants:
         source.labels = torch.arange(count) % method.classes

@@ -241,8 +241,8 @@ class Loop:
         per_epoch = step.loader.steps_per_epoch
         # Older checkpoints do not say: every end of an epoch was finished, every epoch within it begun.
         step.begun = checkpoint.facts.get("begun", place.step // per_epoch if place.step % per_epoch else -1)
-        self._owed = checkpoint.facts.get("owed", False) is True and place.step % per_epoch == 0
-        self._owed = self._owed and (place.step > 0 or self.epochs == 0)
+        reached = place.step % per_epoch == 0 and (place.step > 0 or self.epochs == 0)
+        self._owed = reached and checkpoint.facts.get("owed", False) is True
         step.names = place.logs
         step.fill_ring(checkpoint.tensors["engine.ring"].to(step.device))
         self._saved_step = self._logged_step = step.done

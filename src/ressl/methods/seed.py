@@ -112,11 +112,6 @@ class SEED(Method):
         positive = (z * z_t).sum(1, keepdim=True)
         return (torch.cat((positive, losses.similarity(z, self.queue.keys)), 1) / temperature).log_softmax(1)
 
-    @torch.no_grad()
-    def begin_epoch(self, epoch: int) -> None:
-        if epoch == 0:  # later its weights are in the checkpoint
-            self.check_start(())
-
     def check_start(self, sizes: Sequence[int]) -> None:
         if not self.loaded:
             where = f"there is no checkpoint in {self.teacher}" if self.teacher else "it was not named"
