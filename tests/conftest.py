@@ -13,9 +13,9 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from ressl.checkpoints import Checkpoint
 from ressl.data import loaders
 from ressl.data.voc import VOC_CLASSES
-from ressl.engine.checkpoint import Checkpoint
 from ressl.engine.loop import Rhythm
 from ressl.evaluation.linear import LinearProtocol
 from ressl.recipes import Recipe, get_recipe, method_options

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck, ResNet
 
-from ressl.engine.checkpoint import Checkpoint, save
+from ressl.checkpoints import Checkpoint, save
 from ressl.errors import ResslError
 from ressl.loading import load
 from ressl.nn import build_backbone

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ressl.cards import card_of, model_card, onnx_code, timm_code, torch_export_code, torchvision_code
-from ressl.engine.checkpoint import write_atomically
 from ressl.errors import ResslError, unknown
+from ressl.files import write_atomically
 from ressl.published import filled
 from ressl.runs import Run
 

@@ -21,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ressl.checkpoints import Checkpoint, DamagedCheckpoint, load_tensors, save
 from ressl.data.arrays import check_header
 from ressl.data.base import Paths
 from ressl.data.decode import shown
-from ressl.engine.checkpoint import Checkpoint, DamagedCheckpoint, load_tensors, save, write_atomically
 from ressl.errors import ResslError
-from ressl.files import read_bytes
+from ressl.files import read_bytes, write_atomically
 
 ENDINGS = (".npy", ".parquet")
 BLOCK = 65_536  # rows held in memory at once while reading

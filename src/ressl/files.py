@@ -1,18 +1,22 @@
-"""Reading files that anybody may have made: a pipe must not make us wait, nor a device or a hole fill the memory.
+"""Files: read though anybody may have made them, written whole or not at all.
 
-Ground floor of the house: every room may import it.
+A pipe must not make us wait, nor a device or a hole fill the memory. Ground floor of the house: every room may import
+it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
 TEXT_LIMIT = 64 << 20  # bytes; the longest text of ours, a list of a million pictures, has about as many
+_LITTER = re.compile(r"\..+\.\d+\.tmp")  # the temporary files of write_atomically
 
 
 class NotRegular(OSError):
@@ -47,3 +51,35 @@ def read_json(path: str | Path) -> Any:
         return json.loads(read_text(path))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Temporary file, fsync, rename, fsync of the folder: after a crash the old file or the new one is there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def is_litter(name: str) -> bool:
+    """Whether a file of this name is what a killed process left of a write."""
+    return _LITTER.fullmatch(name) is not None
+
+
+def sweep(folder: Path) -> None:
+    """Remove the litter of killed processes. Only for the one process that writes there."""
+    with contextlib.suppress(OSError):
+        for path in [path for path in folder.iterdir() if is_litter(path.name)]:
+            path.unlink(missing_ok=True)

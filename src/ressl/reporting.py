@@ -13,11 +13,11 @@ from typing import Any
 
 from ressl.console import Silent
 from ressl.data.views import describe
-from ressl.engine.checkpoint import write_atomically
 from ressl.engine.loop import Display
 from ressl.errors import ResslError
 from ressl.evaluating import bench_of, evaluate
 from ressl.evaluation.intervals import interval
+from ressl.files import write_atomically
 from ressl.inspecting import KINDS, map_of, neighbours_of, thumbs
 from ressl.labelled import evaluation_data, unlabelled_data
 from ressl.measuring import Bench

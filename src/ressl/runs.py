@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from ressl.checkpoints import Checkpoint, CheckpointFolder
 from ressl.data.decode import shown
-from ressl.data.memory import ram
-from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, is_litter, sweep, write_atomically
 from ressl.engine.records import read_metrics
 from ressl.errors import ResslError
-from ressl.files import NotRegular, read_bytes, read_json
+from ressl.files import NotRegular, is_litter, read_bytes, read_json, sweep, write_atomically
+from ressl.memory import ram
 from ressl.methods import METHODS, Method
 from ressl.nn import build_backbone
 from ressl.recipes.recipe import Recipe

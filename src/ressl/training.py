@@ -17,7 +17,6 @@ from ressl.data.sources import pretrain_split
 from ressl.data.streaming import LostWorker, StreamingLoader, TooManyBroken, lost_worker
 from ressl.data.views import Views
 from ressl.engine.accelerate import accelerate, lay_out
-from ressl.engine.checkpoint import sweep
 from ressl.engine.launchers import restarting
 from ressl.engine.loop import RHYTHM, Display, Loop, Rhythm
 from ressl.engine.monitor import Collapse
@@ -30,6 +29,7 @@ from ressl.engine.step import TrainStep
 from ressl.environment import environment
 from ressl.errors import ResslError
 from ressl.evaluating import evaluation_data, kept_as_is, knn_of, precision_of
+from ressl.files import sweep
 from ressl.methods import Method
 from ressl.nn.batchnorm import share_batch_norm
 from ressl.recipes import Recipe, method_options

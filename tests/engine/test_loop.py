@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from ressl.checkpoints import CheckpointFolder
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.data.views import Views
-from ressl.engine.checkpoint import CheckpointFolder
 from ressl.engine.loop import Loop, Rhythm, device_of
 from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import build_sgd

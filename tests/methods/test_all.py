@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from ressl.checkpoints import Checkpoint
 from ressl.cli import main
 from ressl.console import Silent
 from ressl.engine.loop import Rhythm
@@ -139,6 +140,25 @@ def test_seed_reads_the_network_of_its_teacher_from_the_run(name: str, make_run:
         expected = l2_normalize(theirs.head(theirs.backbone(images)))
         torch.testing.assert_close(seed.target(images), expected)
     assert expected.std() > 0.01
+
+
+def test_seed_passes_over_a_damaged_checkpoint_of_its_teacher(make_run: Callable[..., Run]) -> None:
+    """One flipped bit in a weight is noticed; the checkpoint before is used and the damaged one named."""
+    run = make_run("flipped", output_dim=12, epochs=2)
+    older = run.checkpoint()
+    newer = run.checkpoints.save(10**6, Checkpoint({n: t + 1 for n, t in older.tensors.items()}, older.facts))
+    data = bytearray(newer.read_bytes())
+    data[-9] ^= 4
+    newer.write_bytes(data)
+    with pytest.warns(UserWarning, match=rf"{newer.name} is damaged.*the one before"):
+        recipe = small("seed").replace(options=METHODS["seed"].completed({"teacher": str(run.path)}, ()))
+        seed: Any = build_method(recipe)
+    key = "conv1.weight"
+    assert torch.equal(seed.frozen[0].state_dict()[key], older.tensors[f"method.backbone.{key}"])
+    for path in run.checkpoints.paths():
+        path.write_bytes(b"")
+    with pytest.raises(ResslError, match=r"no checkpoint in .* can be used"):
+        build_method(recipe)
 
 
 def test_seed_says_what_contradicts_its_teacher_or_cannot_teach(make_run: Callable[..., Run], pictures: Path) -> None:

@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ressl.checkpoints import Checkpoint
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.data.shapes import CLASSES, make_shapes
-from ressl.engine.checkpoint import Checkpoint
 from ressl.evaluation.features import extract
 from ressl.evaluation.knn import knn_accuracy
 from ressl.methods import METHODS, Method

@@ -24,10 +24,10 @@ import ressl.commands.pretrain
 import ressl.commands.recipes
 import ressl.pretraining  # noqa: F401 - loaded once, for all children
 from ressl import cli, runs
+from ressl.checkpoints import CheckpointFolder
 from ressl.console import Silent
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
-from ressl.engine.checkpoint import CheckpointFolder
 from ressl.engine.loop import Loop
 from ressl.engine.monitor import Collapse
 from ressl.engine.records import Records

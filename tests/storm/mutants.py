@@ -17,8 +17,8 @@ from typing import Any
 
 
 def _rename(put: Callable[..., None]) -> None:
-    from ressl import runs
-    from ressl.engine import checkpoint, records
+    from ressl import checkpoints, runs
+    from ressl.engine import records
 
     def write(path: Path, data: bytes) -> None:
         with open(path, "wb") as file:
@@ -26,7 +26,7 @@ def _rename(put: Callable[..., None]) -> None:
             file.flush()
             os.fsync(file.fileno())
 
-    for module in (checkpoint, records, runs):
+    for module in (checkpoints, records, runs):
         put(module, "write_atomically", write)
 
 
@@ -63,7 +63,7 @@ def _rows(put: Callable[..., None]) -> None:
 
 
 def _checksum(put: Callable[..., None]) -> None:
-    from ressl.engine import checkpoint
+    from ressl import checkpoints
 
     class Agrees:
         def update(self, piece: object) -> None: ...
@@ -83,17 +83,17 @@ def _checksum(put: Callable[..., None]) -> None:
 
         __hash__ = bytes.__hash__
 
-    plain = checkpoint.load
+    plain = checkpoints.load
 
     def load(path: Path) -> Any:
-        real = checkpoint.hashlib.sha256
-        checkpoint.hashlib.sha256 = Agrees  # type: ignore[assignment, misc]
+        real = checkpoints.hashlib.sha256
+        checkpoints.hashlib.sha256 = Agrees  # type: ignore[assignment, misc]
         try:
             return plain(path)
         finally:
-            checkpoint.hashlib.sha256 = real  # type: ignore[misc]
+            checkpoints.hashlib.sha256 = real  # type: ignore[misc]
 
-    put(checkpoint, "load", load)
+    put(checkpoints, "load", load)
 
 
 def _skip(put: Callable[..., None]) -> None:

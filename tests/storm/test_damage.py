@@ -16,8 +16,8 @@ import torch
 from child import Child, loop_of
 from scale import draw, shards, share, times
 
-from ressl.engine import checkpoint as module
-from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, load
+from ressl import checkpoints as module
+from ressl.checkpoints import Checkpoint, CheckpointFolder, load
 from ressl.errors import ResslError
 
 PARTS = len(shards(4, 2))

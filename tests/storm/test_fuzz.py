@@ -15,8 +15,8 @@ from scale import draw, shards, share, times
 
 from ressl import cli, pretraining, runs
 from ressl.data import archives, sources
-from ressl.data.memory import ram
 from ressl.errors import ResslError
+from ressl.memory import ram
 from ressl.recipes import RECIPES, Recipe
 
 PARTS = len(shards(2))

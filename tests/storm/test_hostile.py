@@ -21,9 +21,9 @@ from PIL import Image
 
 import ressl
 from ressl import cli
+from ressl.checkpoints import Checkpoint, CheckpointFolder
 from ressl.data.cifar import CIFAR10
 from ressl.data.sources import open_source
-from ressl.engine.checkpoint import Checkpoint, CheckpointFolder
 from ressl.recipes import get_recipe
 from ressl.runs import Run, build_method
 

@@ -11,7 +11,7 @@ import torch
 from child import Child, loop_of
 from scale import shards
 
-from ressl.engine.checkpoint import load
+from ressl.checkpoints import load
 from ressl.engine.monitor import NonFinite
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.errors import ResslError

@@ -20,10 +20,10 @@ from scale import draw, times
 from test_damage import scramble, seal
 
 import ressl
+from ressl.checkpoints import Checkpoint, CheckpointFolder, DiskFull, OtherVersion
 from ressl.console import Lines
 from ressl.data.arrays import open_array
 from ressl.data.shards import open_shards
-from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, DiskFull, OtherVersion
 from ressl.engine.records import Records, read_metrics
 from ressl.errors import ResslError
 from ressl.featurefiles import open_features

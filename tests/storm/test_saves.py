@@ -14,8 +14,8 @@ import torch
 from child import Child, digest
 from scale import draw, shards, share, times
 
-from ressl.engine import checkpoint as module
-from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, DiskFull
+from ressl import checkpoints, files
+from ressl.checkpoints import Checkpoint, CheckpointFolder, DiskFull
 
 PARTS = len(shards(2))
 STAGES = ("fsync", "replace", "renamed", "pruning")  # the places behind the last byte
@@ -29,7 +29,7 @@ def example(number: int) -> Checkpoint:
 
 def cases(what: str, part: int) -> list[Any]:
     """Bytes n of the file, its edges first, and the stages after them."""
-    moments, size = draw(what, part), len(module.encode(example(3)))
+    moments, size = draw(what, part), len(checkpoints.encode(example(3)))
     edges: list[Any] = [0, 1, 7, 8, 9, *STAGES]
     total = len(share(times(1000, 60), part, PARTS))
     return [*edges, *(moments.randrange(size) for _ in range(total))][:total]
@@ -73,7 +73,7 @@ def after(function: Any) -> Any:
 
 def deadly(at: Any) -> None:
     if isinstance(at, int):
-        module.open = lambda path, mode: Deadly(open(path, mode), at)  # type: ignore[attr-defined]  # noqa: SIM115
+        files.open = lambda path, mode: Deadly(open(path, mode), at)  # type: ignore[attr-defined]  # noqa: SIM115
     elif at == "fsync":
         os.fsync = before(os.fsync)
     elif at == "replace":

@@ -19,9 +19,9 @@ from ressl.bench.steps import reference_speed, step_speed
 from ressl.bench.timing import ceilings
 from ressl.bench.views import views_speed
 from ressl.bench.ways import cpu_ways
-from ressl.engine.checkpoint import write_atomically
 from ressl.environment import environment
 from ressl.errors import ResslError, unknown
+from ressl.files import write_atomically
 from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import plain

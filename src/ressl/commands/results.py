@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from ressl.engine.checkpoint import write_atomically
+from ressl.files import write_atomically
 from ressl.reproduce.grid import Ledger
 from ressl.reproduce.page import page
 from ressl.reproduce.pictures import pictures

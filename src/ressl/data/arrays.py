@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ressl.data.base import UNLABELLED, ArraySource
 from ressl.data.decode import shown
-from ressl.data.memory import ram
 from ressl.errors import ResslError
 from ressl.files import open_regular
+from ressl.memory import ram
 
 _HEADER_LIMIT = 1 << 16  # bytes; numpy takes 10,000
 _IMAGES = {"train": ("images", "x", "x_train"), "test": ("x_test", "images_test")}

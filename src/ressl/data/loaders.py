@@ -12,11 +12,11 @@ from ressl.data import augment
 from ressl.data.base import ArraySource, FileSource, Source
 from ressl.data.batches import Batch, CropView, Loader
 from ressl.data.decode import BrokenImage
-from ressl.data.memory import room, shown_bytes
 from ressl.data.ragged import DoNotFit, RaggedSource, cut_windows, much_larger, pack_ragged, view_windows
 from ressl.data.reading import BROKEN_LIMIT, Progress, SizesDiffer, check_broken, pack, read_all, read_chunks
 from ressl.data.streaming import StreamingLoader, lost_worker
 from ressl.data.views import Views
+from ressl.memory import room, shown_bytes
 
 __all__ = [
     "BROKEN_LIMIT",

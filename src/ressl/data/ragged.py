@@ -19,9 +19,9 @@ from torch import Tensor
 from ressl.data.base import Source
 from ressl.data.batches import CropView
 from ressl.data.decode import BrokenImage, shown
-from ressl.data.memory import shown_bytes
 from ressl.data.reading import Progress, in_order, readers, unreadable
 from ressl.errors import ResslError
+from ressl.memory import shown_bytes
 
 _SIDE = 256  # pixels that are held and moved whole, however small the view
 _CHUNK = 256  # pictures between two looks at how large they are

@@ -16,8 +16,8 @@ from torch import Tensor
 from ressl.data.base import ArraySource, Source
 from ressl.data.cutting import centre
 from ressl.data.decode import BrokenImage, shown
-from ressl.data.memory import ram
 from ressl.errors import ResslError
+from ressl.memory import ram
 
 BROKEN_LIMIT = 0.10
 

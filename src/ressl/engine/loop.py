@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 import torch
 
+from ressl.checkpoints import Checkpoint, CheckpointFolder
 from ressl.data.batches import Batch
 from ressl.data.streaming import StreamingLoader
 from ressl.engine.background import Background
-from ressl.engine.checkpoint import Checkpoint, CheckpointFolder, random_states, set_random_states
+from ressl.engine.generators import random_states, set_random_states
 from ressl.engine.launchers import launch
 from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from ressl.engine.checkpoint import Checkpoint
+from ressl.checkpoints import Checkpoint
 from ressl.engine.launchers import Place, place_in, restarts
 from ressl.engine.signals import Interrupted
 from ressl.engine.watch import Watch, patience

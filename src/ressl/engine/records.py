@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ressl.engine.checkpoint import DiskFull, write_atomically
-from ressl.files import NotRegular, open_regular
+from ressl.checkpoints import DiskFull
+from ressl.files import NotRegular, open_regular, write_atomically
 
 _LINE = 1 << 20  # bytes; ours have hundreds
 _ENDLESS = 64  # longer lines, or pieces of one, before the rest is not looked at

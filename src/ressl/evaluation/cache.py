@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ressl.engine.checkpoint import Checkpoint, load_tensors, save
+from ressl.checkpoints import Checkpoint, load_tensors, save
 from ressl.errors import ResslError
 
 LIMIT = 4 << 30  # bytes of features that are worth a file

@@ -5,15 +5,16 @@ Fang, Wang, Wang, Zhang, Yang and Liu, ICLR 2021, arXiv:2101.04731.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import safetensors
 import torch
 from torch import Tensor, nn
 
 from ressl import losses
+from ressl.checkpoints import CheckpointFolder
 from ressl.errors import ResslError
 from ressl.files import read_json
 from ressl.methods.base import Carry, Method, Output
@@ -125,15 +126,14 @@ class SEED(Method):
 
 def read_teacher(run: str) -> dict[str, Any]:
     """The options that describe the network of a trained run; none where there is no such run."""
+    found = _network(run)
     try:
-        recipe = read_json(Path(run, "recipe.json")) if _checkpoint(run) else None
+        recipe = read_json(Path(run, "recipe.json")) if found else None
     except (OSError, ValueError):
         return {}
     if not isinstance(recipe, dict):
         return {}
-    with _opened(run) as file:
-        named = {_named(name): name for name in file.keys()}  # noqa: SIM118
-        head = {name[2:]: file.get_slice(old).get_shape() for name, old in named.items() if name.startswith("1.")}
+    head = {name[2:]: list(tensor.shape) for name, tensor in found.items() if name.startswith("1.")}
     if not head or not all(name.partition(".")[0].isdecimal() for name in head):
         raise ResslError(
             f"SEED learns from a projection head of linear layers, and the {recipe.get('method')} run {run} has none; "
@@ -149,14 +149,12 @@ def read_teacher(run: str) -> dict[str, Any]:
 
 
 def load_teacher(network: nn.Sequential, run: str) -> bool:
-    """Fill backbone and head from the newest checkpoint of a run folder; False where there is none.
+    """Fill backbone and head from the newest good checkpoint of a run folder; False where there is none.
 
     A run that is only evaluated or continued has the teacher in its own checkpoint and needs no other.
     """
-    if _checkpoint(run) is None or next(network.parameters()).is_meta:  # what is only measured takes nothing in
+    if next(network.parameters()).is_meta or not (found := _network(run)):  # what is only measured takes nothing in
         return False
-    with _opened(run) as file:
-        found = {_named(name): file.get_tensor(name) for name in file.keys() if _named(name)}  # noqa: SIM118
     try:
         network.load_state_dict(found, assign=True)  # also where the network is but a sketch without memory
     except RuntimeError as error:
@@ -168,16 +166,15 @@ def load_teacher(network: nn.Sequential, run: str) -> bool:
     return True
 
 
-def _checkpoint(run: str) -> Path | None:
-    paths = sorted(Path(run, "checkpoints").glob("step-*.safetensors")) if run else []
-    return paths[-1] if paths else None
-
-
-def _opened(run: str) -> Any:
-    try:
-        return safetensors.safe_open(_checkpoint(run), framework="pt")
-    except (OSError, safetensors.SafetensorError) as error:
-        raise ResslError(f"the newest checkpoint of the teacher in {run} cannot be read; remove that file") from error
+def _network(run: str) -> dict[str, Tensor]:
+    """Backbone and head of a run, by their names in ``frozen``; nothing where there is no checkpoint."""
+    folder = CheckpointFolder(Path(run, "checkpoints"))
+    if not run or not folder.paths():
+        return {}
+    tensors = folder.load_latest().tensors
+    for text in folder.damaged:
+        warnings.warn(f"{text}; SEED takes its teacher from the one before", stacklevel=2)
+    return {_named(name): tensor for name, tensor in tensors.items() if _named(name)}
 
 
 def _named(name: str) -> str:

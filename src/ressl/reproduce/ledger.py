@@ -12,8 +12,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from ressl.engine.checkpoint import write_atomically
 from ressl.errors import ResslError
+from ressl.files import write_atomically
 from ressl.recipes import Recipe
 from ressl.recipes.typed import plain
 from ressl.runs import Run, safe_name

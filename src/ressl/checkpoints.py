@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
-from ressl.data.memory import ram
 from ressl.errors import ResslError, printable
-from ressl.files import open_regular
+from ressl.files import open_regular, sweep, write_atomically
+from ressl.memory import ram
 
 FORMAT = "ressl-checkpoint-1"
 _VERSION = re.compile(r"ressl-checkpoint-\d{1,9}")
@@ -31,7 +30,6 @@ _KEY = b'"sha256":"'
 KEEP = 2  # the newest checkpoints that stay
 _HEADER_LIMIT = 8 << 20  # bytes; a ResNet-50's header has 0.1 MB, and a hostile one may take 20 times its size to read
 _NAME = re.compile(r"step-(\d{8,18})\.safetensors")
-_LITTER = re.compile(r"\..+\.\d+\.tmp")  # the temporary files of write_atomically
 _WARN_BELOW = 3  # times a checkpoint's size left on the disk
 
 
@@ -79,38 +77,6 @@ class Checkpoint:
     def size(self) -> int:
         """Bytes on disk, to within the header."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values()) + (256 << 10)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Temporary file, fsync, rename, fsync of the folder: after a crash the old file or the new one is there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def is_litter(name: str) -> bool:
-    """Whether a file of this name is what a killed process left of a write."""
-    return _LITTER.fullmatch(name) is not None
-
-
-def sweep(folder: Path) -> None:
-    """Remove the litter of killed processes. Only for the one process that writes there."""
-    with contextlib.suppress(OSError):
-        for path in [path for path in folder.iterdir() if is_litter(path.name)]:
-            path.unlink(missing_ok=True)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -254,18 +220,3 @@ class CheckpointFolder:
         if self.damaged:
             raise ResslError(f"no checkpoint in {self.folder} can be used: {'; '.join(self.damaged)}")
         raise ResslError(f"there is no checkpoint in {self.folder}")
-
-
-def random_states(device: torch.device) -> dict[str, Tensor]:
-    """torch's own generators. Nothing of ours draws from them, but a method of the user's may."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
-    if "cpu" in states:
-        torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)

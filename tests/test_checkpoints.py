@@ -15,18 +15,10 @@ import safetensors.torch
 import torch
 from safetensors import safe_open
 
-from ressl.engine import checkpoint as module
-from ressl.engine.checkpoint import (
-    KEEP,
-    Checkpoint,
-    CheckpointFolder,
-    DamagedCheckpoint,
-    DiskFull,
-    load,
-    save,
-    write_atomically,
-)
+from ressl import checkpoints as module
+from ressl.checkpoints import KEEP, Checkpoint, CheckpointFolder, DamagedCheckpoint, DiskFull, load, save
 from ressl.errors import ResslError
+from ressl.files import write_atomically
 
 FACTS = {"step": 7, "text": 'a "sha256":"' + "0" * 64 + '" of its own, and ünicode', "list": [1, 2.5, None, True]}
 
@@ -193,7 +185,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.os, broken, fail)
+    monkeypatch.setattr(os, broken, fail)
     for step in (1, 2):
         with pytest.raises(DiskFull, match=r"No space left on device; the last checkpoint is .*step-00000001"):
             folder.save(step, example(1))
@@ -207,10 +199,8 @@ def test_the_data_is_on_disk_before_the_name_is(tmp_path: Path, monkeypatch: pyt
     seen: list[str] = []
     sync, replace = os.fsync, os.replace
     is_folder = lambda fd: os.path.isdir(f"/proc/self/fd/{fd}")
-    monkeypatch.setattr(
-        module.os, "fsync", lambda fd: (seen.append("folder" if is_folder(fd) else "file"), sync(fd))[1]
-    )
-    monkeypatch.setattr(module.os, "replace", lambda a, b: (seen.append("rename"), replace(a, b))[1])
+    monkeypatch.setattr(os, "fsync", lambda fd: (seen.append("folder" if is_folder(fd) else "file"), sync(fd))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append("rename"), replace(a, b))[1])
     write_atomically(tmp_path / "x", b"data")
     assert seen == ["file", "rename", "folder"]
     assert (tmp_path / "x").read_bytes() == b"data"
@@ -242,11 +232,3 @@ def test_the_newest_good_one_is_loaded(tmp_path: Path) -> None:
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(ResslError, match="there is no checkpoint"):
         CheckpointFolder(tmp_path / "none").load_latest()
-
-
-def test_random_states_come_back() -> None:
-    device = torch.device("cpu")
-    states = module.random_states(device)
-    first = torch.rand(3)
-    module.set_random_states(states, device)
-    assert torch.equal(torch.rand(3), first)
