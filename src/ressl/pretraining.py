@@ -18,6 +18,7 @@ from ressl.data.sources import guess_data, open_source, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.data.views import describe
 from ressl.engine.accelerate import ENGINES
+from ressl.engine.building import dismiss, hire
 from ressl.engine.compiling import wake_compiler
 from ressl.engine.launchers import launch, local_world, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
@@ -70,11 +71,14 @@ def pretrain(
     if data is not None and not isinstance(data, (str, os.PathLike)):
         raise ResslError(f"data wants a path, not {type(data).__name__}; save an array as .npy or .npz first")
     settings = Settings(str(data) if data is not None else None, device, engine, precision, workers, rhythm, exact)
-    with joined(device) as team:
-        if display is None or not team.leads:
-            with console.display(quiet=not team.leads) as shown:
-                return _pretrain(recipe, out, resume, settings, shown, changes, team)
-        return _pretrain(recipe, out, resume, settings, display, changes, team)
+    try:
+        with joined(device) as team:
+            if display is None or not team.leads:
+                with console.display(quiet=not team.leads) as shown:
+                    return _pretrain(recipe, out, resume, settings, shown, changes, team)
+            return _pretrain(recipe, out, resume, settings, display, changes, team)
+    finally:
+        dismiss()
 
 
 def _pretrain(
@@ -106,6 +110,8 @@ def _pretrain(
     precision_of(settings.precision, place)
     if place.type == "cuda" and settings.engine != "eager":
         wake_compiler(place)
+        if team.world == 1:
+            hire()
     method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     if not resume:
         method.check_start([view.size for view in chosen.views])

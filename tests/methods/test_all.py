@@ -150,9 +150,11 @@ def test_seed_passes_over_a_damaged_checkpoint_of_its_teacher(make_run: Callable
     data = bytearray(newer.read_bytes())
     data[-9] ^= 4
     newer.write_bytes(data)
-    with pytest.warns(UserWarning, match=rf"{newer.name} is damaged.*the one before"):
-        recipe = small("seed").replace(options=METHODS["seed"].completed({"teacher": str(run.path)}, ()))
-        seed: Any = build_method(recipe)
+    named = rf"{newer.name} is damaged.*the one before"
+    with pytest.warns(UserWarning, match=named):
+        options = METHODS["seed"].completed({"teacher": str(run.path)}, ())
+    with pytest.warns(UserWarning, match=named):
+        seed: Any = build_method(recipe := small("seed").replace(options=options))
     key = "conv1.weight"
     assert torch.equal(seed.frozen[0].state_dict()[key], older.tensors[f"method.backbone.{key}"])
     for path in run.checkpoints.paths():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.ahead import Rehearsal
+from ressl.engine.building import dismiss
 from ressl.engine.compiling import keep_compiled, small_workspaces
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
@@ -96,8 +97,11 @@ def accelerate(
         step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
         step.call = torch.compile(step.call)
         step.after = torch.compile(step.after)  # type: ignore[method-assign]
+    rehearsal = _for_graph(step, ideas) if wanted == "graph" else None
+    if rehearsal is None:
+        dismiss()
     if wanted == "graph":
-        step.body = GraphedBody(step, say, _for_graph(step, ideas))  # type: ignore[method-assign]
+        step.body = GraphedBody(step, say, rehearsal)  # type: ignore[method-assign]
     step.engine = wanted
 
 

@@ -14,11 +14,31 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ressl.engine.launching import Launch
+if TYPE_CHECKING:
+    from ressl.engine.launching import Launch
 
 PROCESSES = 8
+_COMMAND = [sys.executable, "-P", "-m", "ressl.engine.building"]  # -P: a json.py in the user's folder is not ours
+_hired: list[subprocess.Popen[str]] = []
+
+
+def hire() -> None:
+    """Start the builders now: before the first order there is time enough to import what they need.
+
+    Not where kernels have been built before: most likely there is nothing to do. Whoever hires must :func:`build` or
+    :func:`dismiss`.
+    """
+    cache = os.environ.get("TRITON_CACHE_DIR")
+    if not _hired and cache is not None and not any(Path(cache).glob("built-*")):
+        _hired.extend(_builders(_fitting()))
+
+
+def dismiss() -> None:
+    """Send hired builders home."""
+    while _hired:
+        _tell(_hired.pop(), "")
 
 
 def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
@@ -29,21 +49,30 @@ def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
     orders = [_order(launch) for launch in launches]
     done = _mark(launches, [orders, target])
     if not orders or (done is not None and done.exists()):
-        return
-    count = min(PROCESSES, max(1, (os.cpu_count() or 1) // 2), len(orders))
-    shares = [json.dumps([target, orders[i::count]]) for i in range(count)]
-    command = [sys.executable, "-P", "-m", "ressl.engine.building"]  # -P: a json.py in the user's folder is not ours
-    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
-    builders = [subprocess.Popen(command, stdin=pipe, stdout=quiet, stderr=quiet, text=True) for _ in shares]
-    for builder, share in zip(builders, shares, strict=True):
-        assert builder.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is gone already, which its exit code tells
-            builder.stdin.write(share)
-            builder.stdin.close()
+        return dismiss()
+    builders, _hired[:] = [*_hired] or _builders(min(_fitting(), len(orders))), []
+    for i, builder in enumerate(builders):
+        _tell(builder, json.dumps([target, orders[i :: len(builders)]]))
     codes = [builder.wait() for builder in builders]
     if done is not None and not any(codes):
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
+
+
+def _fitting() -> int:
+    return min(PROCESSES, max(1, (os.cpu_count() or 1) // 2))
+
+
+def _builders(count: int) -> list[subprocess.Popen[str]]:
+    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
+    return [subprocess.Popen(_COMMAND, stdin=pipe, stdout=quiet, stderr=quiet, text=True) for _ in range(count)]
+
+
+def _tell(builder: subprocess.Popen[str], orders: str) -> None:
+    assert builder.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it is gone already, which its exit code tells
+        builder.stdin.write(orders)
+        builder.stdin.close()
 
 
 def _order(launch: Launch) -> dict[str, Any]:
@@ -86,7 +115,11 @@ def main() -> None:
     import triton
     from triton.backends.compiler import GPUTarget
 
-    target, orders = json.load(sys.stdin)
+    import ressl.engine.kernels  # noqa: F401  (while nothing has been asked for yet)
+
+    if not (asked := sys.stdin.read()):
+        return
+    target, orders = json.loads(asked)
     triton.runtime.driver.set_active(_Named(GPUTarget(*target)))
     for order in orders:
         arguments = [getattr(torch, a.split(".")[1]) if isinstance(a, str) else a for a in order["arguments"]]

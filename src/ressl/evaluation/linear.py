@@ -19,6 +19,7 @@ from ressl.data.views import View, Views
 from ressl.engine.folding import fold
 from ressl.engine.schedules import step_decay, warmup_cosine
 from ressl.engine.streams import Later
+from ressl.engine.tuning import fastest
 from ressl.errors import ResslError
 from ressl.evaluation.blocks import Blocks
 from ressl.evaluation.classifier import Classifier
@@ -135,26 +136,27 @@ def linear_evaluation(
         if progress is not None:
             progress(len(curve), protocol.epochs, curve[-1])
 
-    for epoch in range(protocol.epochs):
-        if blocks is not None:
-            blocks.train_epoch()
-        else:
-            order = rng.permutation(seed, epoch, N, rng.EVALUATION, device)[: steps * B]
-            for first in range(0, steps, BLOCK):  # the backbone is frozen, so many steps' features are made at once
-                index = order[first * B : (first + BLOCK) * B]
-                if train_features is not None:
-                    features = (train_features[index] - shift) * scale
-                else:
-                    assert backbone is not None
-                    rows = torch.arange(len(index), device=device) + first * B
-                    features = _augmented(backbone, views, fit.x, index, epoch, rows, precision)
-                for x, y in zip(features.split(B), fit.labels[index].split(B), strict=True):
-                    classifier.learn(x, y)
-        scored.append(Later(classifier.accuracy((test_features - shift) * scale, held.labels)))
-        if epoch or device.type != "cuda":  # there, at the epoch before: meanwhile the device goes on with this one
+    with fastest(device):
+        for epoch in range(protocol.epochs):
+            if blocks is not None:
+                blocks.train_epoch()
+            else:
+                order = rng.permutation(seed, epoch, N, rng.EVALUATION, device)[: steps * B]
+                for first in range(0, steps, BLOCK):  # the backbone is frozen, so many steps' features are made at once
+                    index = order[first * B : (first + BLOCK) * B]
+                    if train_features is not None:
+                        features = (train_features[index] - shift) * scale
+                    else:
+                        assert backbone is not None
+                        rows = torch.arange(len(index), device=device) + first * B
+                        features = _augmented(backbone, views, fit.x, index, epoch, rows, precision)
+                    for x, y in zip(features.split(B), fit.labels[index].split(B), strict=True):
+                        classifier.learn(x, y)
+            scored.append(Later(classifier.accuracy((test_features - shift) * scale, held.labels)))
+            if epoch or device.type != "cuda":  # there, at the epoch before: meanwhile the device goes on with this one
+                look_back()
+        if scored:
             look_back()
-    if scored:
-        look_back()
     best = max(range(len(curve)), key=curve.__getitem__)
     return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start, start_seconds)
 
