@@ -169,7 +169,14 @@ def test_a_sketch_tells_which_kernels_a_step_launches() -> None:
     backbone = build_backbone("resnet18", "small", width=8, bn_groups=2)
     found = launches(backbone, (8, 3, 32, 32), torch.bfloat16)
     names = {launch.kernel.__name__ for launch in found}
-    assert names == {"_moments", "_apply", "_backward_moments", "_backward_apply"}
+    assert names == {
+        "_moments",
+        "_statistics",
+        "_apply",
+        "_backward_moments",
+        "_backward_statistics",
+        "_backward_apply",
+    }
     sides = {launch.constants["R"] for launch in found if launch.kernel.__name__ == "_moments"}
     assert sides == {32 * 32, 16 * 16, 8 * 8, 4 * 4}
     assert all(not arg.is_meta for arg in backbone.state_dict().values())  # the network itself is as it was

@@ -13,9 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from ressl.engine.kernels import Plan, checked_groups, statistics_of
+from ressl.engine.kernels import _backward_statistics, _Plan, checked_groups
 from ressl.engine.launching import TILE, launch, mapping, twice
-from ressl.engine.reducing import affine, settle_gradients, store_gradient
 
 NONE = tl.constexpr(9)  # in place of 0 to 8: no maximum above zero
 
@@ -30,7 +29,9 @@ def _apply_pool(
     i = tl.program_id(0) // chunks
     r = (tl.program_id(0) % chunks) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
-    _, _, scale, shift = affine(mean_ptr, rstd_ptr, weight_ptr, bias_ptr, i % G, c, C)
+    at = (i % G) * C + c
+    scale = tl.load(rstd_ptr + at, mask=c < C, other=0.0) * tl.load(weight_ptr + c, mask=c < C, other=0.0)
+    shift = tl.load(bias_ptr + c, mask=c < C, other=0.0) - tl.load(mean_ptr + at, mask=c < C, other=0.0) * scale
     oh, ow = r // OW, r % OW
     best = tl.zeros((ROWS, COLS), tl.float32)
     which = tl.full((ROWS, COLS), NONE, tl.int32)
@@ -50,11 +51,10 @@ def _apply_pool(
 
 @triton.jit
 def _pool_moments(
-    dy_ptr, dy2_ptr, x_ptr, which_ptr, dz_ptr, mean_ptr, rstd_ptr, part_ptr, means_ptr, dweight_ptr, dbias_ptr,
-    ticket_ptr, n, C, S, H, W, OW, R: tl.constexpr, G: tl.constexpr, S_PAD: tl.constexpr, G_PAD: tl.constexpr,
-    TWO: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STAGES: tl.constexpr,
+    dy_ptr, dy2_ptr, x_ptr, which_ptr, dz_ptr, mean_ptr, rstd_ptr, sum_ptr, dot_ptr, n, C, S, H, W, OW,
+    R: tl.constexpr, G: tl.constexpr, TWO: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Means of dz and of dz times the normalised x, summed over the maxima alone: elsewhere dz is zero. R = OH OW."""
+    """Sums of dz and of dz times the normalised x, over the maxima alone: elsewhere dz is zero. R = OH OW."""
     g = tl.program_id(0) % G
     s = tl.program_id(0) // G
     c = tl.program_id(1) * COLS + tl.arange(0, COLS)
@@ -80,10 +80,9 @@ def _pool_moments(
         x = tl.load(x_ptr + source, mask=inside & alive, other=0.0).to(tl.float32)
         total += dz
         dot += dz * ((x - mean[None, :]) * rstd[None, :])
-    settle_gradients(
-        tl.sum(total, 0), tl.sum(dot, 0), part_ptr, means_ptr, dweight_ptr, dbias_ptr, ticket_ptr, g, s, c, n * H * W,
-        S, G, C, S_PAD, G_PAD, COLS,
-    )  # fmt: skip
+    place = (s * G + g) * C + c
+    tl.store(sum_ptr + place, tl.sum(total, 0), mask=c < C)
+    tl.store(dot_ptr + place, tl.sum(dot, 0), mask=c < C)
 
 
 @triton.jit
@@ -116,19 +115,21 @@ def _pool_backward(
     mean_dot = tl.load(mean_dot_ptr + at, mask=c < C, other=0.0)
     place = (i.to(tl.int64) * H * W + r)[:, None] * C + c[None, :]
     x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    store_gradient(dz, x, mean, rstd, scale, mean_dz, mean_dot, dx_ptr, place, inside)
+    normal = (x - mean[None, :]) * rstd[None, :]
+    dx = scale[None, :] * (dz - mean_dz[None, :] - normal * mean_dot[None, :])
+    tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
 class _NormPool(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, groups: int
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, groups: int,
+        eps: float, momentum: float,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         ctx.set_materialize_grads(False)
         N, C, H, W = x.shape
         OH, OW = (H - 1) // 2 + 1, (W - 1) // 2 + 1
-        statistics = statistics_of(x, groups)
-        Plan(norm, x, groups).fill(statistics, norm, x)
+        statistics = _Plan(x, groups).statistics(x, running_mean, running_var, eps, momentum)
         y = torch.empty((N, C, OH, OW), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         which = torch.empty_like(y, dtype=torch.uint8)
         grid, patch = mapping(N, OH * OW, C, TILE // 4, widest=64)  # nine times as many loads as results
@@ -137,7 +138,7 @@ class _NormPool(torch.autograd.Function):
             **patch,
         )  # fmt: skip
         ctx.save_for_backward(x, which, weight, statistics)
-        ctx.norm, ctx.groups, ctx.bias = norm, groups, bias
+        ctx.groups, ctx.bias = groups, bias
         return twice(y)
 
     @staticmethod
@@ -145,19 +146,24 @@ class _NormPool(torch.autograd.Function):
         x, which, weight, statistics = ctx.saved_tensors
         (N, C, H, W), (OH, OW) = x.shape, which.shape[2:]
         dy, *rest = [g.contiguous(memory_format=torch.channels_last) for g in gradients if g is not None]
-        p, means = Plan(ctx.norm, dy, ctx.groups), statistics_of(x, ctx.groups, kinds=2)
+        p, whole = _Plan(dy, ctx.groups), _Plan(x, ctx.groups)
+        partial, means = p.partial(x), p.grouped(x)
         dz, dx = torch.empty_like(dy), torch.empty_like(x)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(ctx.bias)
         launch(
             _pool_moments, p.reduce, dy, rest[0] if rest else dy, x, which, dz, statistics[0], statistics[1],
-            p.parts(x), means, dweight, dbias, p.tickets, p.n, p.C, p.S, H, W, OW, TWO=bool(rest), **p.tile,
+            partial[0], partial[1], p.n, p.C, p.S, H, W, OW, R=p.R, G=p.G, TWO=bool(rest), **p.tile,
+        )  # fmt: skip
+        launch(
+            _backward_statistics, p.few, partial[0], partial[1], means[0], means[1], dweight, dbias,
+            whole.count, p.S, p.C, p.G, **p.pads,
         )  # fmt: skip
         grid, patch = mapping(N, H * W, C, TILE // 2, widest=64)
         launch(
             _pool_backward, grid, dz, which, x, dx, statistics[0], statistics[1], weight, means[0], means[1],
             H, W, OH, OW, C, ctx.groups, **patch,
         )  # fmt: skip
-        return dx, dweight, dbias, None, None
+        return dx, dweight, dbias, None, None, None, None, None
 
 
 def can_pool(pool: nn.Module) -> bool:
@@ -172,5 +178,7 @@ def norm_pool_twice(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     """``max_pool(relu(norm(x)))`` in training mode, twice, as :func:`ressl.engine.kernels.norm_act_twice`."""
     groups = checked_groups(norm, x)
     x = x.contiguous(memory_format=torch.channels_last)
-    result: tuple[Tensor, Tensor] = _NormPool.apply(x, norm.weight, norm.bias, norm, groups)
+    result: tuple[Tensor, Tensor] = _NormPool.apply(
+        x, norm.weight, norm.bias, norm.running_mean, norm.running_var, groups, norm.eps, norm.momentum
+    )
     return result
