@@ -20,7 +20,7 @@ Training:
   The blur is a Gaussian cut at three sigma (PIL's is a chain of box blurs). Both are held against torchvision in the
   tests. Large JPEG files are decoded at a fraction of their size where every crop still gets twice the pixels it needs.
 - **Random numbers** (order, crops, weights, queue) are our own, so a seed of ours is none of the authors'.
-- **Short runs** (`--quick`) warm up for a tenth of their epochs, not for five.
+- **Short runs** (`--quick`) warm up for a tenth of their epochs, not for five; their linear evaluation takes 20 epochs.
 - **Tables 5 to 7.** SimCLR, BYOL and SwAV without multi-crop train with batches of 256, where the paper gives 4096.
   SwAV's multi-crop is two views of 224 px and four of 112 px. Two rows are left out. AdCo with multi-crop (73.2): ours
   has one query. SEED (57.6): its teacher must be trained first, by the row of MoCo v2, and is then named in

@@ -23,6 +23,7 @@ from ressl.reproduce.tables import Cell, Table
 from ressl.runs import Run
 
 LINEAR = "linear"
+QUICK_LINEAR = 20  # epochs of a quick run's linear evaluation
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,11 @@ def jobs(
             if quick or epochs is not None:
                 changes["epochs"] = table.quick_epochs if epochs is None else epochs
                 changes["warmup_epochs"] = min(recipe.warmup_epochs, changes["epochs"] / 10)
-            made.append(Job(cell, recipe.replace(**changes)))
+            recipe = recipe.replace(**changes)
+            if quick:
+                linear = replace(recipe.linear, epochs=min(recipe.linear.epochs, QUICK_LINEAR))
+                recipe = recipe.replace(linear=linear)
+            made.append(Job(cell, recipe))
     return made
 
 
