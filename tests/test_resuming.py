@@ -15,7 +15,7 @@ from PIL import Image
 from ressl.engine.loop import Rhythm
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError
-from ressl.pretraining import pretrain
+from ressl.pretraining import _paced, pretrain
 from ressl.recipes import Recipe
 from ressl.runs import Run
 
@@ -61,6 +61,24 @@ def test_a_run_stopped_twice_in_the_middle_of_epochs_equals_an_undisturbed_one(
     assert_twins(whole, parts)
     assert [epoch for epoch, _ in parts.curve("knn")] == [1, 2, 3, 4]
     assert parts.facts["steps"] == 16
+
+
+def test_a_resumed_run_logs_and_saves_as_often_as_it_was_begun(
+    tmp_path: Path, tiny: Tiny, array_file: Path, memory: Any
+) -> None:
+    recipe, rhythm = tiny(data="array", epochs=4), Rhythm(log_steps=2, checkpoint_minutes=1e8, checkpoint_steps=5)
+    with pytest.raises(Interrupted):
+        pretrain(recipe, out=tmp_path / "a", data=array_file, device="cpu", rhythm=rhythm, display=memory(6, stop))
+    run = Run.open(tmp_path / "a")
+    assert _paced(run, Rhythm()) == rhythm
+    assert _paced(run, other := Rhythm(log_steps=3)) == other  # as asked
+    pretrain(out=tmp_path / "a", resume=True, device="cpu", display=memory())
+    assert [row["step"] for row in run.metrics() if "loss" in row] == [2, 4, 6, 8, 10, 12, 14, 16]
+    for odd in ("often", [1], {"log_steps": 0, "checkpoint_minutes": float("nan"), "checkpoint_steps": -1, "x": 1}):
+        run.note({"rhythm": odd})
+        assert _paced(run, Rhythm()) == Rhythm(log_steps=1 if isinstance(odd, dict) else 50)
+    run.note({"rhythm": {"log_steps": 10**15, "checkpoint_steps": "7"}})
+    assert _paced(run, Rhythm()) == Rhythm(log_steps=50)
 
 
 @pytest.mark.parametrize("at", [8, 16])

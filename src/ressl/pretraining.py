@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,9 @@ def _pretrain(
             display.message(f"warning: {warning}")
         if run is None and out is not None:
             Run.refuse_existing(out)
-    said = team.tell([chosen.to_json(), settings.data, resume] if team.leads else None)
+    said = team.tell([chosen.to_json(), settings.data, resume, asdict(settings.rhythm)] if team.leads else None)
     chosen, resume = Recipe.from_json(said[0]), said[2]
-    settings = replace(settings, data=said[1])
+    settings = replace(settings, data=said[1], rhythm=Rhythm(**said[3]))
     # All that can be wrong is looked at before anything is written or, which may take long, read.
     if settings.engine not in ENGINES:
         raise unknown("engine", settings.engine, ENGINES)
@@ -130,7 +130,7 @@ def _pretrain(
     if run is None and team.leads:
         facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": now()}
         named = {"launch": launch()} if launch() else {}
-        run = Run.create(out or default_out(chosen), chosen, facts | named)
+        run = Run.create(out or default_out(chosen), chosen, {**facts, "rhythm": asdict(settings.rhythm), **named})
     run = Run(team.tell(str(run.path) if run else None))
     if broken:
         check_broken(broken, len(source), run.list_broken(broken) if team.leads else run.path / "broken.txt")
@@ -159,14 +159,14 @@ def _what(
     display: Display,
     changes: dict[str, Any],
 ) -> tuple[Run | None, Recipe, Settings]:
-    """The run to continue, if any, the recipe with its changes, and the settings with the run's own data place."""
+    """The run to continue, if any, the recipe with its changes, and the settings with the run's own data and rhythm."""
     if resume:
         if out is None:
             raise ResslError("resume needs the run folder: --out RUN")
         run = Run.open(out)
         chosen = _continued(run, recipe, changes)
         data = settings.data or run.facts.get("data")
-        return run, chosen, Settings(**(vars(settings) | {"data": data}))
+        return run, chosen, replace(settings, data=data, rhythm=_paced(run, settings.rhythm))
     if recipe is not None:
         return None, _completed(_named(recipe).replace(**changes), changes), settings
     if settings.data is None:
@@ -176,6 +176,20 @@ def _what(
     chosen, reasons = choose_recipe(kind, found)
     display.message("recipe chosen from the data:\n" + "\n".join(f"  - {reason}" for reason in reasons))
     return None, _completed(chosen.replace(**changes), changes), settings
+
+
+def _paced(run: Run, asked: Rhythm) -> Rhythm:
+    """As often as it was begun, unless something else is asked for: it bounds what a lost machine costs."""
+    kept = run.facts.get("rhythm")
+    if asked != RHYTHM or not isinstance(kept, dict):
+        return asked
+    sound = {  # anybody may have written it
+        key: type(usual)(kept[key])
+        for key, usual in asdict(RHYTHM).items()
+        if type(kept.get(key)) in (int, float) and 0 <= kept[key] <= 1e9
+    }
+    sound["log_steps"] = min(max(1, sound.get("log_steps", RHYTHM.log_steps)), 100_000)  # room is made for so many
+    return Rhythm(**sound)
 
 
 def _named(recipe: str | Recipe) -> Recipe:

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ressl.recipes import Recipe
+from ressl.recipes import Recipe, get_recipe
+from ressl.recipes.typed import plain
 from ressl.reproduce.grid import Ledger
 from ressl.reproduce.ledger import SCHEMA
 
@@ -49,3 +50,13 @@ def write(folder: Path, *records: dict[str, Any]) -> Ledger:
     for number, one in enumerate(records):
         (folder / f"{number}.json").write_text(json.dumps(one))
     return Ledger(folder)
+
+
+def a_kills() -> dict[str, Any]:
+    return {
+        "schema": 1, "kind": "kills", "name": "cifar10", "recipe": plain(get_recipe("cifar10")), "seed": 0,
+        "environment": MACHINE, "started": "2026-01-01T00:00:00Z", "signal": "KILL", "exact": False, "steps": 39_000,
+        "stops": [{"logged": 700, "resumed": 500, "seconds": 9.5}, {"logged": 900, "resumed": 850, "seconds": 4}],
+        "lost": 250, "knn": 88.0, "twin": {"losses": 780, "equal": 2, "largest_difference": 0.02, "knn": 88.5},
+        "evaluations": {"linear": {"last": 90.0, "best": 90.1, "seconds": 15.0}},
+    }  # fmt: skip

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invented import cost, record, write
+from invented import a_kills, cost, record, write
 from PIL import Image
 
 from ressl import cli
-from ressl.recipes import Recipe, get_recipe
+from ressl.recipes import Recipe, choose_recipe, get_recipe
+from ressl.recipes.folder import Findings
 from ressl.reproduce.grid import Ledger, jobs
 from ressl.reproduce.page import page
 from ressl.reproduce.pictures import compared, pictures
@@ -99,6 +100,45 @@ def test_the_command_draws_what_the_page_shows_and_the_same_bytes_again(tmp_path
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
     assert Image.open(one[1]).format == "PNG"
     assert (tmp_path / "one" / "RESULTS.md").read_text(encoding="utf-8") == page(Ledger(tmp_path / "led"))
+
+
+def test_runs_on_folders_stand_by_name_and_size_the_untrained_backbone_among_them(tmp_path: Path) -> None:
+    recipe, _ = choose_recipe("folder", Findings(count=4000, short_side=160, on_gpu=True))
+
+    def on(name: str, linear: float, finished: str = "2026-01-01T00:00:00Z", **changes: Any) -> dict[str, Any]:
+        made = record(recipe.replace(**changes), linear, 40.0, finished=finished)
+        made["evaluations"]["linear"] |= {"data": name, "own_data": True}
+        made["evaluations"]["knn"] = {"top1": linear - 3}
+        return made
+
+    elsewhere = on("birds", 99.0)
+    elsewhere["evaluations"]["linear"]["own_data"] = False
+    ledger = write(
+        tmp_path / "led",
+        on("pets", 44.0), on("pets", 45.0, "2026-02-01T00:00:00Z"), on("pets", 20.0, epochs=0),
+        on("pets", 60.0, method="supervised", num_classes=37), elsewhere, record(get_recipe("cifar10"), 90.0),
+    )  # fmt: skip
+    text = page(ledger)
+    assert "| pets | 128 | ReSSL | 800 | 42.00 | 45.00 |" in text  # the newer one
+    assert "| pets | 128 | untrained | 0 | 17.00 | 20.00 |" in text
+    assert "| pets | 128 | supervised | 800 | 57.00 | 60.00 |" in text
+    section = text.split("## Folders of photographs")[1].split("## ")[0]
+    assert section.count("| pets |") == 3
+    assert "birds" not in section
+    job = jobs(TABLES["table1"], only="ReSSL, CIFAR-10")[0]
+    untrained = write(tmp_path / "none", record(get_recipe("cifar10").replace(epochs=0), 40.0))
+    assert untrained.seconds(job) is None  # no epochs say nothing of how long one takes
+
+
+def test_stopped_runs_stand_beside_their_twins(tmp_path: Path) -> None:
+    alone = a_kills() | {"signal": "TERM", "exact": True, "knn": None}
+    del alone["twin"]
+    text = page(write(tmp_path / "led", a_kills(), alone | {"started": "2026-01-02T00:00:00Z"}))
+    rows = text.split("## Stopped on purpose")[1].split("## ")[0].strip().splitlines()[-2:]
+    killed = "| cifar10 | 200 | 0 | SIGKILL | 2 | 250 of 39,000 | 2 of 780 | 2.0e-02 | 88.00 (88.50) | 90.00 |"
+    assert rows[0].startswith(killed)
+    assert rows[1].startswith("| cifar10 | 200 | 0 | SIGTERM, `--exact` | 2 | 250 of 39,000 |  |  |  | 90.00 |")
+    assert "Stopped on purpose" not in page(write(tmp_path / "other", record(get_recipe("cifar10"), 90.0)))
 
 
 def test_speeds_are_those_of_the_fullest_and_newest_measurement(tmp_path: Path) -> None:

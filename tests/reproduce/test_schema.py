@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invented import MACHINE, cost, record
+from invented import MACHINE, a_kills, cost, record
 
 from ressl import cli
 from ressl.methods import METHODS
@@ -58,9 +58,10 @@ MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "pretrain": lambda: record(get_recipe("cifar10"), 90.0),
     "bench": a_bench,
     "cold": a_cold,
+    "kills": a_kills,
     "cost": lambda: cost("imagenet", {"MoCo v2": 5e3, "ReSSL": 4e3}),
 }
-SPARE = {"jobs", "engines", "loader"}  # what a record of another day may lack
+SPARE = {"jobs", "engines", "loader", "twin"}  # what a record of another day may lack
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,6 +91,8 @@ def test_nothing_may_be_missing_or_of_another_type(kind: str) -> None:
         ("bench", "engines", [{}], "engines[0] lacks images_per_second"),
         ("bench", "schema", 2, "schema must be 1, not 2"),
         ("cold", "linear.start_seconds", None, "linear.start_seconds must be a number, not None"),
+        ("kills", "signal", "HUP", "signal must be 'KILL' or 'TERM', not 'HUP'"),
+        ("kills", "stops", [{"logged": 1}], "stops[0] lacks resumed"),
         ("cost", "rows", {"a": 1}, "rows must be a list, not {'a': 1}"),
     ],
 )

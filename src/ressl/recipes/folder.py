@@ -69,7 +69,8 @@ def choose_recipe(kind: str, found: Findings) -> tuple[Recipe, list[str]]:
         batch_size=batch,
         knn_every=max(1, epochs // 20),
         knn_k=min(200, max(5, found.count // 20)),
-        linear=LinearProtocol(schedule="cosine", lr=0.2),
+        # Told, because evaluation else takes pictures as they are: it must see them as whoever loads the model will.
+        linear=LinearProtocol(schedule="cosine", lr=0.2, resize=size if size < 128 else round(size * 256 / 224)),
     )
     return recipe, why
 

@@ -125,10 +125,13 @@ class Ledger:
     def __init__(self, folder: str | Path = "results") -> None:
         self.records: dict[str, list[dict[str, Any]]] = {}
         self.costs: list[dict[str, Any]] = []  # measurements of speed
+        self.kills: list[dict[str, Any]] = []  # runs that were stopped on purpose
         for path in sorted(Path(folder).glob("*.json")):
             record = read_record(path)
             if record["kind"] == "cost":
                 self.costs.append(record)
+            if record["kind"] == "kills":
+                self.kills.append(record)
             if record["kind"] != "pretrain":
                 continue
             recipe = Recipe.from_json(json.dumps(record["recipe"]), str(path))  # an older record lacks newer fields
@@ -162,7 +165,7 @@ class Ledger:
         for record in self:
             made = record["recipe"]
             alike = all(made[key] == getattr(job.recipe, key) for key in ("data", "backbone", "width", "batch_size"))
-            if alike and record["environment"].get("device") == "cuda":
+            if alike and made["epochs"] and record["environment"].get("device") == "cuda":
                 share = record["seconds"] / record.get("jobs", 1)  # of the card, where several ran at once
                 ratio = job.recipe.epochs / made["epochs"]
                 like = made["method"] == job.recipe.method, -abs(math.log(ratio))

@@ -168,6 +168,32 @@ class Cold(Head):
     linear: ColdLinear
 
 
+class Stop(TypedDict):
+    logged: int  # the last step in the log when it was stopped
+    resumed: int  # the step after which it went on
+    seconds: float
+
+
+class Twin(TypedDict):
+    losses: int
+    equal: int
+    largest_difference: float
+
+
+class Kills(Head):
+    recipe: dict[str, Any]
+    seed: int
+    started: str
+    signal: Literal["KILL", "TERM"]
+    exact: bool
+    steps: int
+    stops: list[Stop]
+    lost: int
+    knn: float | None
+    twin: NotRequired[Twin]
+    evaluations: dict[str, dict[str, Any]]
+
+
 class PaperCost(TypedDict):
     hours_per_epoch: float | None
     memory_gb: float | None
@@ -194,7 +220,7 @@ class Cost(Head):
     ratios: list[Ratio]
 
 
-KINDS: dict[str, type] = {"pretrain": Pretrain, "bench": Bench, "cold": Cold, "cost": Cost}
+KINDS: dict[str, type] = {"pretrain": Pretrain, "bench": Bench, "cold": Cold, "kills": Kills, "cost": Cost}
 EVALUATIONS: dict[str, type] = {"linear": Linear, "knn": Knn, "svm": Svm}  # of a run; others may hold what they like
 
 

@@ -1,0 +1,57 @@
+"""Sections of docs/RESULTS.md that belong to no table of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ressl.reproduce.grid import Ledger
+from ressl.reproduce.pictures import title
+
+
+def folders(ledger: Ledger) -> Iterator[str]:
+    """Runs on people's own folders of pictures, by the name of the folder; the newest of each kind."""
+    newest: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for record in sorted(ledger, key=lambda r: str(r["finished"])):
+        recipe, linear = record["recipe"], record["evaluations"].get("linear", {})
+        if recipe["data"] == "folder" and linear.get("own_data"):
+            kind = (linear["data"], recipe["image_size"], recipe["method"], recipe["epochs"], record["seed"])
+            newest[kind] = record
+    if not newest:
+        return
+    yield "\n## Folders of photographs\n"
+    yield "`ressl pretrain --data FOLDER --then knn linear`: percent of the pictures in its `test` folder.\n"
+    yield "| folder | px | | epochs | kNN | linear (last) | best | commit |"
+    yield "|---|---:|---|---:|---:|---:|---:|---|"
+    for (data, size, _, epochs, _), r in sorted(newest.items()):
+        linear, knn = r["evaluations"]["linear"], r["evaluations"].get("knn", {}).get("top1")
+        name, number = title(r) if epochs else "untrained", lambda value: "" if value is None else f"{value:.2f}"
+        numbers = " | ".join(map(number, (knn, linear["last"], linear["best"])))
+        yield f"| {data} | {size} | {name} | {epochs} | {numbers} | {r['commit']} |"
+
+
+def stopped(ledger: Ledger) -> Iterator[str]:
+    """Runs that were killed or stopped and resumed, beside one that was not."""
+    if not ledger.kills:
+        return
+    yield "\n## Stopped on purpose\n"
+    yield (
+        "`python benchmarks/kills.py`: killed (SIGKILL) or stopped (SIGTERM) at random moments, and resumed. Lost are\n"
+        "the steps that had to be made again; losses are compared with those of an undisturbed twin, to the bit.\n"
+    )
+    yield "| run | epochs | seed | | times | steps lost | equal | apart at most | kNN (twin) | linear | on | commit |"
+    yield "|---|---:|---:|---|---:|---:|---:|---:|---:|---:|---|---|"
+    for r in sorted(ledger.kills, key=lambda r: (r["name"], r["started"])):
+        twin, made = r.get("twin"), r["environment"]
+        equal, apart = (
+            (f"{twin['equal']} of {twin['losses']}", f"{twin['largest_difference']:.1e}") if twin else ("", "")
+        )
+        beside = f" ({twin['knn']:.2f})" if twin and twin.get("knn") is not None else ""
+        knn = "" if r["knn"] is None else f"{r['knn']:.2f}{beside}"
+        linear = r["evaluations"].get("linear", {}).get("last")
+        how = f"SIG{r['signal']}" + (", `--exact`" if r["exact"] else "")
+        yield (
+            f"| {r['name']} | {r['recipe']['epochs']} | {r['seed']} | {how} | {len(r['stops'])} | {r['lost']:,} of "
+            f"{r['steps']:,} | {equal} | {apart} | {knn} | {'' if linear is None else f'{linear:.2f}'} | "
+            f"{made.get('gpu') or 'CPU'} | {made.get('commit')} |"
+        )
