@@ -7,7 +7,7 @@ from ressl import rng
 from ressl.data.shapes import make_shapes
 from ressl.data.views import View, Views
 from ressl.engine.folding import fold
-from ressl.evaluation.blocks import Blocks
+from ressl.evaluation.blocks import Blocks, pictures_at_once, steps_per_block
 from ressl.evaluation.classifier import Classifier
 from ressl.nn import build_backbone
 
@@ -19,7 +19,7 @@ EPOCHS = 4
     [(60, 10, 20), (70, 10, 40), (25, 10, 10), (24, 24, 64)],  # blocks full, the last one not, one step, one block
 )
 def test_the_pipeline_learns_what_the_plain_loop_learns(count, batch, most, monkeypatch):
-    monkeypatch.setattr("ressl.evaluation.blocks.PICTURES", most)
+    monkeypatch.setattr("ressl.evaluation.blocks.PIXELS", most * 16**2)
     torch.manual_seed(0)
     backbone = build_backbone("resnet10", "small", width=4, bn_groups=1).train()
     backbone(torch.randn(32, 3, 16, 16))
@@ -46,3 +46,13 @@ def test_the_pipeline_learns_what_the_plain_loop_learns(count, batch, most, monk
         blocks.train_epoch()
         assert int(fast.step) == epoch * steps
     torch.testing.assert_close(fast.weight, plain.weight, rtol=1e-4, atol=1e-5)
+
+
+def test_a_block_is_as_large_as_its_pictures_and_the_memory_let_it_be(monkeypatch):
+    assert pictures_at_once(32, torch.device("cpu")) == 12_288
+    assert steps_per_block(195, 256, pictures_at_once(32, torch.device("cpu"))) == 39  # five full blocks of CIFAR
+    assert steps_per_block(5000, 256, pictures_at_once(224, torch.device("cpu"))) == 1
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 << 30, 8 << 30))
+    few = pictures_at_once(32, torch.device("cuda"))
+    assert few == (4 << 30) // 2400 // 32**2
+    assert steps_per_block(195, 256, few) in range(few // 512, few // 256 + 1)

@@ -16,13 +16,20 @@ from ressl.engine.folding import Folded
 from ressl.engine.streams import beside, join
 from ressl.evaluation.classifier import Classifier
 
-PICTURES = 4096  # that go through the backbone at once, at most
+PIXELS = 12 << 20  # of a block's views, at most: 12,288 of 32 px, 250 of 224 px
+_BYTES = 2400  # of free memory for a pixel: four activations of 64 channels in bf16 and the views, four times over
 
 
-def steps_per_block(steps: int, batch: int) -> int:
-    """How many steps make a block: about as many as fit, and such that the last block is full if it can be."""
-    most = max(1, min(PICTURES // batch, steps))
+def steps_per_block(steps: int, batch: int, most: int) -> int:
+    """How many steps make a block: about as many as ``most`` pictures, the last block full if it can be."""
+    most = max(1, min(most // batch, steps))
     return min(range(max(1, most // 2), most + 1), key=lambda k: (-steps % k, -k))
+
+
+def pictures_at_once(side: int, device: torch.device) -> int:
+    """How many views of that side may go through a backbone together."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else PIXELS * _BYTES
+    return min(PIXELS, free // _BYTES) // side**2
 
 
 class Blocks:
@@ -34,7 +41,7 @@ class Blocks:
         device = images.device
         self.net, self.views, self.images, self.labels, self.classifier = net, views, images, labels, classifier
         self.batch, self.seed, self.steps = batch, seed, len(images) // batch
-        self.k = steps_per_block(self.steps, batch)
+        self.k = steps_per_block(self.steps, batch, pictures_at_once(views.views[0].size, device))
         self.count = -(-self.steps // self.k)  # blocks an epoch
         number = lambda: torch.zeros((), dtype=torch.int64, device=device)
         self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
