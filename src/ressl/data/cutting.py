@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
 from ressl.data.decode import Bitmap, Picture
 
-Box = tuple[int, int, int, int]  # top, left, height, width
+Box = Sequence[int]  # top, left, height, width
 
 
 def cut(picture: Picture | Bitmap, boxes: Sequence[Box], sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
@@ -21,7 +23,17 @@ def cut(picture: Picture | Bitmap, boxes: Sequence[Box], sizes: Sequence[int]) -
     """
     spare = min(min(height, width) // (2 * size) for (_, _, height, width), size in zip(boxes, sizes, strict=True))
     image, scale = _load(picture, spare)
-    return [_resized(image, box, size, size, scale) for box, size in zip(boxes, sizes, strict=True)]
+    if scale > 1:
+        return [_resized(image, box, size, size, scale) for box, size in zip(boxes, sizes, strict=True)]
+    # torch does what Pillow does in half the time, but has no boxes between two pixels.
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(1, image.height, image.width, 3)
+    pixels = pixels.permute(0, 3, 1, 2)
+    return [
+        F.interpolate(pixels[..., y : y + h, x : x + w], (size, size), mode="bilinear", antialias=True)[0]
+        .permute(1, 2, 0)
+        .numpy()
+        for (y, x, h, w), size in zip(boxes, sizes, strict=True)
+    ]
 
 
 def centre(picture: Picture | Bitmap, size: int, short_side: int) -> NDArray[np.uint8]:

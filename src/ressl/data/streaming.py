@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from ressl import rng
 from ressl.data.base import Source
 from ressl.data.batches import Batch, CropView, Loader
 from ressl.data.cutting import cut
-from ressl.data.decode import BrokenImage, shown
+from ressl.data.decode import Bitmap, BrokenImage, Picture, shown
 from ressl.data.reading import BROKEN_LIMIT
 from ressl.errors import ResslError
 
@@ -31,6 +33,10 @@ class TooManyBroken(ResslError):
 
 class LostWorker(ResslError):
     """A loader worker died, which is nobody's mistake here: it may go better another time."""
+
+
+_Cut = tuple[int, list[NDArray[np.uint8]]]  # which picture, and its crops
+_TOGETHER = 16  # pictures open at once
 
 
 class _Job(NamedTuple):
@@ -62,48 +68,76 @@ class _Cutter(Dataset[_Made]):
 
     def __init__(self, source: Source, views: Sequence[CropView], seed: int, rows: Tensor) -> None:
         self.source, self.views, self.seed, self.rows = source, views, seed, rows
+        self.sizes = [view.size for view in views]
 
     def __getitem__(self, job: _Job) -> _Made:
         draws = [
             rng.uniform(self.seed, job.step, self.rows, view.COLUMNS, rng.VIEWS + v)
             for v, view in enumerate(self.views)
         ]
-        crops = [np.empty((len(job.ids), view.size, view.size, 3), dtype=np.uint8) for view in self.views]
-        index, broken = [], dict[str, str]()
+        crops = [torch.empty((len(job.ids), size, size, 3), dtype=torch.uint8) for size in self.sizes]
+        if get_worker_info() is not None:
+            crops = [crop.share_memory_() for crop in crops]  # here, else all of it would be copied there in the end
+        filled, index, broken = [crop.numpy() for crop in crops], list[int](), dict[str, str]()
         try:
-            for j, sample in enumerate(job.ids):
-                found, pieces = self._readable(sample, [u[j : j + 1] for u in draws], broken)
-                index.append(found)
-                for crop, piece in zip(crops, pieces, strict=True):
-                    crop[j] = piece
+            for first in range(0, len(job.ids), _TOGETHER):
+                some = slice(first, first + _TOGETHER)
+                for found, pieces in self._pieces(job.ids[some], [u[some] for u in draws], broken):
+                    for crop, piece in zip(filled, pieces, strict=True):
+                        crop[len(index)] = piece
+                    index.append(found)
         except ResslError as error:
             return _Made(torch.tensor(index), [], broken, str(error))
-        return _Made(torch.tensor(index), [torch.from_numpy(crop).permute(0, 3, 1, 2) for crop in crops], broken)
+        return _Made(torch.tensor(index), [crop.permute(0, 3, 1, 2) for crop in crops], broken)
 
-    def _readable(
-        self, sample: int, draws: list[Tensor], broken: dict[str, str]
-    ) -> tuple[int, list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]]:
-        """The crops of this sample, or of the next one that can be read, and which it was."""
-        n = len(self.source)
-        for offset in range(int(BROKEN_LIMIT * n) + 1):  # a longer run of broken files is beyond the limit for sure
-            index = (sample + offset) % n
+    def _pieces(self, samples: list[int], draws: list[Tensor], broken: dict[str, str]) -> Iterator[_Cut]:
+        """The crops of each sample, or of the next one that can be read, and which it was.
+
+        All are opened first: boxes depend on sizes, and cost as much for one picture as for many.
+        """
+        opened = deque(self._opened(sample, 0, broken) for sample in samples)
+        try:
+            height, width = (torch.tensor([getattr(one, side) for _, one in opened]) for side in ("height", "width"))
+            boxes = [view.boxes(u, height, width).tolist() for view, u in zip(self.views, draws, strict=True)]
+            for j, sample in enumerate(samples):
+                offset, picture = opened.popleft()  # and with it, in the end, its pixels
+                try:
+                    with picture:
+                        pieces = cut(picture, [rows[j] for rows in boxes], self.sizes)
+                    yield self._index(sample, offset), pieces
+                except BrokenImage as error:
+                    broken[error.path] = error.reason
+                    yield self._next(sample, offset + 1, [u[j : j + 1] for u in draws], broken)
+        finally:
+            for _, picture in opened:
+                picture.__exit__()
+
+    def _next(self, sample: int, offset: int, draws: list[Tensor], broken: dict[str, str]) -> _Cut:
+        """The same of one sample, from the ``offset``-th picture behind it on."""
+        while True:
+            offset, picture = self._opened(sample, offset, broken)
             try:
-                with self.source.open(index) as picture:
-                    boxes = [
-                        _box(view.boxes(u, picture.height, picture.width))
-                        for view, u in zip(self.views, draws, strict=True)
-                    ]
-                    return index, cut(picture, boxes, [view.size for view in self.views])
+                with picture:
+                    size = picture.height, picture.width
+                    boxes = [view.boxes(u, *size)[0].tolist() for view, u in zip(self.views, draws, strict=True)]
+                    return self._index(sample, offset), cut(picture, boxes, self.sizes)
             except BrokenImage as error:
                 broken[error.path] = error.reason
-        raise TooManyBroken(
-            f"{offset + 1:,} pictures in a row cannot be read, the last being {self.source.identify(index)}."
-        )
+                offset += 1
 
+    def _opened(self, sample: int, offset: int, broken: dict[str, str]) -> tuple[int, Picture | Bitmap]:
+        """The first picture that can be opened, ``offset`` behind the sample or later, and how far behind."""
+        most = int(BROKEN_LIMIT * len(self.source))  # a longer run of broken files is beyond the limit for sure
+        for behind in range(offset, most + 1):
+            try:
+                return behind, self.source.open(self._index(sample, behind))
+            except BrokenImage as error:
+                broken[error.path] = error.reason
+        last = self.source.identify(self._index(sample, most))
+        raise TooManyBroken(f"{most + 1:,} pictures in a row cannot be read, the last being {last}.")
 
-def _box(row: Tensor) -> tuple[int, int, int, int]:
-    top, left, height, width = row[0].tolist()
-    return top, left, height, width
+    def _index(self, sample: int, offset: int) -> int:
+        return (sample + offset) % len(self.source)
 
 
 def _as_it_is(made: Any) -> Any:
