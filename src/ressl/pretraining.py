@@ -173,8 +173,9 @@ def _what(
         raise ResslError("nothing to train on: name a recipe (see 'ressl recipes') or give --data FOLDER")
     kind = guess_data(settings.data)
     found = survey(open_source(kind, "train", settings.data), place.type == "cuda")
-    chosen, reasons = choose_recipe(kind, found)
-    display.message("recipe chosen from the data:\n" + "\n".join(f"  - {reason}" for reason in reasons))
+    chosen, reasons = choose_recipe(kind, found, changes)
+    if reasons:  # else all of it was told
+        display.message("recipe chosen from the data:\n" + "\n".join(f"  - {reason}" for reason in reasons))
     return None, _completed(chosen.replace(**changes), changes), settings
 
 
