@@ -174,15 +174,15 @@ def _what(
     kind = guess_data(settings.data)
     found = survey(open_source(kind, "train", settings.data), place.type == "cuda")
     chosen, reasons = choose_recipe(kind, found, changes)
-    if reasons:  # else all of it was told
-        display.message("recipe chosen from the data:\n" + "\n".join(f"  - {reason}" for reason in reasons))
+    told = " but for what was told" if changes else ""
+    display.message("\n".join([f"recipe chosen from the data{told}:", *(f"  - {reason}" for reason in reasons)]))
     return None, _completed(chosen.replace(**changes), changes), settings
 
 
 def _paced(run: Run, asked: Rhythm) -> Rhythm:
-    """As often as it was begun, unless something else is asked for: it bounds what a lost machine costs."""
+    """As often as it was begun, but for what is asked for: it bounds what a lost machine costs."""
     kept = run.facts.get("rhythm")
-    if asked != RHYTHM or not isinstance(kept, dict):
+    if not isinstance(kept, dict):
         return asked
     sound = {  # anybody may have written it
         key: type(usual)(kept[key])
@@ -190,7 +190,7 @@ def _paced(run: Run, asked: Rhythm) -> Rhythm:
         if type(kept.get(key)) in (int, float) and 0 <= kept[key] <= 1e9
     }
     sound["log_steps"] = min(max(1, sound.get("log_steps", RHYTHM.log_steps)), 100_000)  # room is made for so many
-    return Rhythm(**sound)
+    return Rhythm(**(sound | {key: value for key, value in asdict(asked).items() if value != getattr(RHYTHM, key)}))
 
 
 def _named(recipe: str | Recipe) -> Recipe:

@@ -64,7 +64,7 @@ def test_lowshot_measures_one_run_by_four_numbers(tmp_path, words, lowshot, caps
     assert list(rows) == [16, 32, 64, None]
     assert "linear" not in record["evaluations"]  # not asked for
     shown = capsys.readouterr().out
-    assert "1 runs, 0 of them in the ledger, 1 to make" in shown
+    assert "1 run, 0 of them in the ledger, 1 to make" in shown
     text = page(Ledger(tmp_path / "led"))
     assert f"| ReSSL | K 16 | 79.17 | {rows[16]['mean']:.2f} (n 1) |" in text
     assert f"| ReSSL | all labels | 86.31 | {rows[None]['mean']:.2f} (n 1) |" in text
