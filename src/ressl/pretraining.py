@@ -28,7 +28,7 @@ from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
 from ressl.methods import METHODS, Method
 from ressl.nn.backbones import SlimResNet
-from ressl.recipes import Recipe, choose_recipe, get_recipe, method_options
+from ressl.recipes import RECIPES, Recipe, choose_recipe, get_recipe, method_options
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
 from ressl.surveying import survey
@@ -196,6 +196,8 @@ def _paced(run: Run, asked: Rhythm) -> Rhythm:
 def _named(recipe: str | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
+    if recipe not in RECIPES and Path(recipe).is_dir():
+        raise ResslError(f"{recipe!r} is a folder and not a recipe; to learn from its pictures: --data {recipe}")
     return Recipe.from_file(recipe) if recipe.endswith(".json") else get_recipe(recipe)
 
 
