@@ -70,6 +70,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--xyzzy"], r"unknown option '--xyzzy'; see 'ressl --help'"),
     (["pretrain"], r"nothing to train on: name a recipe"),
     (["pretrain", "cifar11"], r"unknown recipe 'cifar11'; did you mean 'cifar10'\?"),
+    (["pretrain", "."], r"'\.' is a folder and not a recipe; to learn from its pictures: --data \."),
     (["pretrain", "cifar10", "--epoch", "3"], r"unknown option '--epoch'; did you mean '--epochs'\?"),
     (["pretrain", "cifar10", "--epochs"], r"--epochs"),
     (["pretrain", "cifar10", "extra"], r"unexpected argument 'extra'"),

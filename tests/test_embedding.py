@@ -26,8 +26,11 @@ from ressl.engine.folding import fold
 from ressl.errors import ResslError
 from ressl.featurefiles import open_features
 from ressl.loading import Transform
+from ressl.measuring import Bench
 from ressl.nn import build_backbone
+from ressl.recipes.typed import plain
 from ressl.runs import Run
+from ressl.subjects import subject_of_run
 
 Model = tuple[torch.nn.Module, Transform]
 
@@ -60,6 +63,26 @@ def test_rows_are_what_the_loaded_model_says(model: Model, make_folder: Callable
     unresized = embed((model[0], Transform(24, 24, (0, 0, 0), (1, 1, 1))), make_folder(9, side=24, name="same"))
     expected = one_by_one((model[0], Transform(24, 24, (0, 0, 0), (1, 1, 1))), list(unresized.paths))
     np.testing.assert_allclose(unresized.features, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("resize", [16, 19])
+def test_evaluation_sees_the_pixels_that_embed_sees(
+    tmp_path: Path,
+    tiny: Callable[..., Any],
+    make_folder: Callable[..., Path],
+    memory: Any,
+    resize: int,
+) -> None:
+    """Pictures of many sizes, larger than the input: else they would be resized twice on one of the two ways."""
+    recipe = tiny(data="folder", epochs=0, image_size=16)
+    recipe = recipe.replace(linear={**plain(recipe.linear), "resize": resize})
+    folder = make_folder(45, mixed=True, side=50)
+    run = ressl.pretrain(recipe, data=folder, out=tmp_path / "run", device="cpu", display=memory())
+    bench = Bench(subject_of_run(run), "folder", str(folder), torch.device("cpu"), torch.float32, memory())
+    mine = torch.cat(bench.features()).numpy()
+    theirs = np.asarray(embed(run.path, folder).features)
+    nearest = np.abs(mine[:, None] - theirs[None]).max(-1).min(1)  # evaluation holds some out, so the order differs
+    assert nearest.max() < 1e-5
 
 
 @pytest.mark.usefixtures("small_parts")

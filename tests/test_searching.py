@@ -130,7 +130,7 @@ def test_mistakes_are_one_sentence(
         (["f.npy", picture, "-k", "0"], "-k must be at least 1"),
         (["f.npy", picture, "--index", "exat"], "did you mean 'exact'"),
         (["f.npy", picture, "-o", "x.jpg"], r"is a \.png, not x\.jpg"),
-        (["f.npy", "f.paths.txt"], "can be read"),
+        (["f.npy", "f.paths.txt"], r"f\.paths\.txt cannot be read: not a picture"),
     ]
     for words, says in mistakes:
         assert main(["search", *words]) == 2

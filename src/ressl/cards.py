@@ -135,8 +135,8 @@ def timm_code(card: Mapping[str, Any], file: str) -> str:
         return "\n".join(["import timm", "", f"model = timm.create_model({name!r}, num_classes=0)", *load])
     if width != 64:
         raise ResslError(
-            f"timm's ResNets have no width of {width}; use --to torchvision (its page shows how), onnx, torch-export "
-            "or safetensors"
+            f"timm's ResNets have no width of {width}; use --to torchvision (the lines that load it are printed), "
+            "onnx, torch-export or safetensors"
         )
     lines = ["import timm"] + (["import torch"] if stem != "imagenet" else [])
     if backbone == "resnet10":  # timm has its parts, but not by name

@@ -49,7 +49,8 @@ class Lines:
         self._last = now
         pace = (now - self._start) / (done - self._first) if done > self._first else None
         left = "" if pace is None else f"  {_clock(pace * (total - done))} left"
-        print(f"step {done}/{total}  {summary(values)}{left}", flush=True)
+        said = f"  {text}" if (text := summary(values)) else ""
+        print(f"step {done}/{total}{said}{left}", flush=True)
 
     def busy(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()

@@ -212,6 +212,8 @@ def _in_memory(job: _Job) -> Embeddings:
 def _check_some(parts: list[Part], job: _Job, broken: dict[str, str]) -> None:
     if not any(len(part.ids) for part in parts):
         name, reason = next(iter(broken.items()))
+        if len(job.source) == 1:
+            raise ResslError(f"{shown(name)} cannot be read: {reason}")
         raise ResslError(f"none of the {len(job.source):,} pictures can be read (the first: {shown(name)}: {reason})")
 
 

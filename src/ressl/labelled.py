@@ -93,15 +93,18 @@ def _several(train: MultiLabelSource, recipe: Recipe, root: str | None) -> Evalu
         assert isinstance(source, MultiLabelSource)
         # Read by number, so that the labels of a broken picture go with it.
         numbered = FileSource(source.name, source.paths, torch.arange(len(source)))
-        images, number, _ = read_all(numbered, room_for(recipe.image_size))
+        images, number, _ = read_all(numbered, room_for(recipe), inner=recipe.image_size)
         assert number is not None
         parts.append((images, source.targets[number]))
     return EvaluationData(parts[0], parts[1], train.classes, "the data's own test split")
 
 
-def room_for(size: int) -> int:
-    """A little more than the input, so that crops have room."""
-    return round(size * 256 / 224)
+def room_for(recipe: Recipe) -> int:
+    """The side at which pictures are read: the test input's short side, so that they are resized once, as embed does.
+
+    Where a recipe does not tell it, a little more than the input, so that crops have room.
+    """
+    return recipe.linear.resize or round(recipe.image_size * 256 / 224)
 
 
 def _labelled(source: Source, recipe: Recipe, limit: int | None) -> tuple[Tensor, Tensor]:
@@ -120,11 +123,11 @@ def _labelled(source: Source, recipe: Recipe, limit: int | None) -> tuple[Tensor
     else:
         assert isinstance(source, FileSource)  # chosen before they are read: of a million files a few are wanted
         some = source.take(keep)
-    size = room_for(recipe.image_size)
+    size, inner = room_for(recipe), recipe.image_size
     try:
-        images, found, _ = read_all(some, None if as_they_are else size)
+        images, found, _ = read_all(some, None if as_they_are else size, inner=inner)
     except SizesDiffer:  # size is judged by a sample of the files
-        images, found, _ = read_all(some, size)
+        images, found, _ = read_all(some, size, inner=inner)
     assert found is not None
     return images, found
 

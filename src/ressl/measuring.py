@@ -71,7 +71,9 @@ class Bench:
     def data(self) -> EvaluationData:
         found = evaluation_data(self.recipe, self.place)
         if found is None:
-            raise ResslError(f"{self.label} has no labels, so there is nothing to measure against")
+            raise ResslError(
+                f"{self.label} has no labels to measure against; add --data FOLDER with one subfolder per class"
+            )
         return found.to(self.device)
 
     @cached_property

@@ -28,7 +28,7 @@ from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
 from ressl.methods import METHODS, Method
 from ressl.nn.backbones import SlimResNet
-from ressl.recipes import Recipe, choose_recipe, get_recipe, method_options
+from ressl.recipes import RECIPES, Recipe, choose_recipe, get_recipe, method_options
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
 from ressl.surveying import survey
@@ -173,15 +173,16 @@ def _what(
         raise ResslError("nothing to train on: name a recipe (see 'ressl recipes') or give --data FOLDER")
     kind = guess_data(settings.data)
     found = survey(open_source(kind, "train", settings.data), place.type == "cuda")
-    chosen, reasons = choose_recipe(kind, found)
-    display.message("recipe chosen from the data:\n" + "\n".join(f"  - {reason}" for reason in reasons))
+    chosen, reasons = choose_recipe(kind, found, changes)
+    told = " but for what was told" if changes else ""
+    display.message("\n".join([f"recipe chosen from the data{told}:", *(f"  - {reason}" for reason in reasons)]))
     return None, _completed(chosen.replace(**changes), changes), settings
 
 
 def _paced(run: Run, asked: Rhythm) -> Rhythm:
-    """As often as it was begun, unless something else is asked for: it bounds what a lost machine costs."""
+    """As often as it was begun, but for what is asked for: it bounds what a lost machine costs."""
     kept = run.facts.get("rhythm")
-    if asked != RHYTHM or not isinstance(kept, dict):
+    if not isinstance(kept, dict):
         return asked
     sound = {  # anybody may have written it
         key: type(usual)(kept[key])
@@ -189,12 +190,14 @@ def _paced(run: Run, asked: Rhythm) -> Rhythm:
         if type(kept.get(key)) in (int, float) and 0 <= kept[key] <= 1e9
     }
     sound["log_steps"] = min(max(1, sound.get("log_steps", RHYTHM.log_steps)), 100_000)  # room is made for so many
-    return Rhythm(**sound)
+    return Rhythm(**(sound | {key: value for key, value in asdict(asked).items() if value != getattr(RHYTHM, key)}))
 
 
 def _named(recipe: str | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
+    if recipe not in RECIPES and Path(recipe).is_dir():
+        raise ResslError(f"{recipe!r} is a folder and not a recipe; to learn from its pictures: --data {recipe}")
     return Recipe.from_file(recipe) if recipe.endswith(".json") else get_recipe(recipe)
 
 

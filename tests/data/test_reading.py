@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as TF
-from saved import arrays, files
+from saved import arrays, files, save
 
+from ressl.data.base import FileSource
+from ressl.data.cutting import centre
 from ressl.data.decode import BrokenImage
 from ressl.data.reading import SizesDiffer, check_broken, pack, read_all, read_chunks
 from ressl.errors import ResslError
@@ -36,6 +38,22 @@ def test_check_broken(tmp_path: Path) -> None:
     check_broken(broken[:10], 100, "list.txt")
     with pytest.raises(ResslError, match=r"11 of 100 pictures are broken \(11%.*list\.txt"):
         check_broken(broken, 100, "list.txt")
+
+
+@pytest.mark.parametrize(("resize", "size"), [(146, 128), (145, 128), (20, 16), (19, 16), (16, 16)])
+def test_the_middle_of_what_is_read_is_the_picture_s_own(tmp_path: Path, resize: int, size: int) -> None:
+    """Even and odd margins, inside and outside: read for evaluation, or at once as embed does, the same pixels."""
+    paths = []
+    for extra in range(6):
+        paths.append(tmp_path / f"{extra}.png")
+        save(paths[-1], height=resize + extra, width=resize)
+    source = FileSource("here", paths)
+    images, _, _ = read_all(source, resize, inner=size)
+    edge = round((resize - size) / 2)
+    for row, image in enumerate(images):
+        with source.open(row) as picture:
+            expected = torch.tensor(centre(picture, size, resize)).permute(2, 0, 1)
+        assert torch.equal(image[:, edge : edge + size, edge : edge + size], expected)
 
 
 def test_read_all_resizes_like_torchvision(tmp_path: Path) -> None:

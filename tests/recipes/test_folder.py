@@ -84,3 +84,14 @@ def test_colour_statistics_are_taken_over() -> None:
 def test_too_few_pictures_are_refused(count: int) -> None:
     with pytest.raises(ResslError, match=rf"{count} pictures are too few .*at least 32"):
         choose_recipe("folder", Findings(count, 64, False))
+
+
+def test_what_is_told_is_not_explained() -> None:
+    """A reason for 800 epochs beside a run of ten would be a contradiction, and kNN every 40th a surprise."""
+    found = Findings(120, 160, False)
+    everything = choose_recipe("folder", found)[1]
+    recipe, reasons = choose_recipe("folder", found, {"epochs": "10", "width": 8})
+    assert reasons == [reason for reason in everything if "epochs" not in reason and "width" not in reason]
+    assert len(reasons) == len(everything) - 2
+    assert recipe.knn_every == 1
+    assert choose_recipe("folder", found)[0].knn_every == 40

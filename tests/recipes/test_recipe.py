@@ -16,6 +16,7 @@ from ressl.data.views import STRONG, WEAK, View
 from ressl.errors import ResslError
 from ressl.evaluation.linear import LinearProtocol
 from ressl.recipes import RECIPES, Recipe, get_recipe, method_options
+from ressl.recipes.typed import plain
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -252,3 +253,16 @@ def test_any_file_gives_a_recipe_or_one_sentence(content: dict[str, Any]) -> Non
         Recipe.from_json(json.dumps({"name": "x"} | content)).check()
     except ResslError as error:
         one_sentence(error)
+
+
+def test_another_image_size_takes_the_test_pictures_with_it() -> None:
+    """Their short side keeps its margin; a centre larger than the picture is refused before anything is trained."""
+    recipe = get_recipe("imagenet-r18")
+    assert (recipe.image_size, recipe.linear.resize) == (224, 256)
+    assert recipe.replace(image_size=448).linear.resize == 512
+    assert recipe.replace(image_size=112, method="simclr").linear.resize == 128
+    own = {**plain(recipe.linear), "resize": 320}
+    assert recipe.replace(image_size=280, linear=own).linear.resize == 320
+    assert get_recipe("cifar10").replace(image_size=64).linear.resize is None
+    with pytest.raises(ResslError, match="no centre of 448 px; raise resize"):
+        recipe.replace(image_size=448, linear=own).check()

@@ -98,6 +98,11 @@ def test_quick_is_shorter_and_another_experiment() -> None:
 def test_words_choose_cells() -> None:
     chosen = jobs(TABLES["table2"], only="cifar-10, tau_s 0.1", seeds=(0, 1))
     assert len(chosen) == 14
+    both = jobs(TABLES["table1"], only="ressl cifar-10")  # a word of the row, one of the column
+    assert [(job.cell.row, job.cell.column) for job in both] == [("ReSSL", "CIFAR-10")]
+    for nothing in ("resnet", "ressl voc07", ","):
+        with pytest.raises(ResslError, match="--dry-run' lists them"):
+            jobs(TABLES["table1"], only=nothing)
     assert {job.recipe.data for job in jobs(TABLES["table1"], only="cifar-10")} == {"cifar10"}  # and not CIFAR-100
     with pytest.raises(ResslError, match="no cell of table2"):
         jobs(TABLES["table2"], only="svhn")

@@ -80,7 +80,7 @@ def test_a_signal_stops_all_and_leaves_runs_that_go_on(tmp_path, data, shrunk, t
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 128 + signum, err
-    assert "stopped; go on with the same command" in out
+    assert "stopped; the same command, with the same options, goes on" in out
     assert err == ""
     assert gone(process.pid)
     assert len(list(tmp_path.glob("runs/*"))) == 2  # the third was not begun

@@ -91,7 +91,7 @@ def bench(
     for part, pieces in wanted.items():
         if part == "ceilings":
             found["ceilings"] = ceilings(device, spend)
-            say(f"ceilings: {found['ceilings']}")
+            say("ceilings: " + ", ".join(f"{key} {value}" for key, value in found["ceilings"].items()))
         elif part == "engines":
             found["gflops_per_image"] = round(flops_per_image(chosen) / 1e9, 3)
             rows = _engines(chosen, device, workers, spend, say, pieces)
@@ -100,7 +100,8 @@ def bench(
             fastest = max(found.get("engines") or [_step(chosen, device, spend)], key=itemgetter("images_per_second"))
             step_ms = 1000 * fastest["batch"] / fastest["images_per_second"]
             found["loss"] = loss_cost(chosen, device, step_ms, spend)
-            say(f"loss: {found['loss']}")
+            share = 100 * found["loss"]["share_of_step"]
+            say(f"loss alone: {found['loss']['milliseconds']:.2f} ms, {share:.1f} % of a step")
         elif part == "profile":
             found["profile"] = step_phases(chosen, device, spend)
             shares = (f"{row['phase']} {100 * row['share']:.0f} %" for row in found["profile"]["phases"])

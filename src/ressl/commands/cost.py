@@ -50,7 +50,7 @@ def show_cost(found: dict[str, Any]) -> None:
     title = f"cost of an epoch, {found['name']}" + (" (toy size)" if found["small"] else "")
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    headings = ["images/s", "memory GB", "GPU hours"]
+    headings = ["images/s", "memory GB", "hours" if found["small"] else "GPU hours"]  # small: there is no GPU
     paper = any(row["paper"]["hours_per_epoch"] for row in found["rows"])
     for heading in headings + (["paper, V100 hours", "paper, GB on all GPUs"] if paper else []):
         table.add_column(heading, justify="right")

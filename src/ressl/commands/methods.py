@@ -33,7 +33,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         text = heading in ("method", "paper")
         table.add_column(heading, justify="left" if text else "right", no_wrap=True)
     for name, method in METHODS.items():
-        numbers = (PAPER.get(name, {}).get(recipe) for recipe in COLUMNS.values())
+        numbers = [(PAPER.get(name, {}).get(recipe), recipe) for recipe in COLUMNS.values()]
         views = len(get_recipe("cifar10").replace(method=name).views)
         table.add_row(
             name,
@@ -41,7 +41,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             "yes" if method.ema else "no",
             str(method.forwards),
             str(views),
-            *("-" if number is None else f"{number:g}" for number in numbers),
+            *("-" if n is None else f"{n:.{1 if 'imagenet-r' in where else 2}f}" for n, where in numbers),  # as printed
             method.paper,
         )
     show(table)

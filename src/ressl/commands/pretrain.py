@@ -21,6 +21,8 @@ from ressl.recipes.typed import convert
 from ressl.runs import Run
 from ressl.subjects import subject_of_run
 
+FEW = 3  # methods that are named beside an option of theirs
+
 
 def add_options(parser: ArgumentParser) -> None:
     parser.description = (
@@ -78,10 +80,12 @@ def add_options(parser: ArgumentParser) -> None:
         "each with settings: strong,blur=0.1,size=96,crop=0.1:0.5",
     )  # fmt: skip
     options = {name: kind for method in METHODS for name, (kind, _) in method_options(method).items()}
-    group = parser.add_argument_group("options of the method")
+    group = parser.add_argument_group("options of the method", "in brackets the methods that have it, where few do")
     for name, kind in options.items():
         if name not in hints:
-            group.add_argument(flag(name), metavar="X", dest=f"change:{name}", help=describe(name, kind))
+            whose = [method for method in METHODS if name in method_options(method)]
+            few = f" [{', '.join(whose)}]" if len(whose) <= FEW else ""
+            group.add_argument(flag(name), metavar="X", dest=f"change:{name}", help=describe(name, kind) + few)
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:

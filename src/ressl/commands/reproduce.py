@@ -78,7 +78,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             return _cost(options)
         return _table(options) if options.what in TABLES else _figure(options, FIGURES[options.what])
     except (Interrupted, Terminated, KeyboardInterrupt) as stop:
-        print(f"stopped; go on with the same command: ressl reproduce {options.what}")
+        print("stopped; the same command, with the same options, goes on where it was")
         return getattr(stop, "exit_code", 130)
 
 
@@ -180,7 +180,8 @@ def _make(options: Namespace, planned: Sequence[Job], todo: Sequence[Job], ledge
 
 
 def _plan(planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str, at_once: int) -> str:
-    lines = [f"{len(planned)} runs, {len(planned) - len(todo)} of them {there}, {len(todo)} to make"]
+    runs = "1 run" if len(planned) == 1 else f"{len(planned)} runs"
+    lines = [f"{runs}, {len(planned) - len(todo)} of them {there}, {len(todo)} to make"]
     known = [(job, ledger.seconds(job)) for job in todo]
     lines += [f"  {job.name}: " + ("?" if s is None else f"about {s / 60:.0f} min") for job, s in known]
     times = [seconds for _, seconds in known if seconds is not None]

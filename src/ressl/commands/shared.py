@@ -86,7 +86,7 @@ HELP = {
     "milestones": "fractions of the epochs at which the step schedule falls to a tenth",
     "nesterov": "Nesterov momentum",
     "augment": "random crop and flip of the training pictures",
-    "scale": "area range of that crop",
+    "scale": "area range of a random crop, as shares of the picture or patch",
     "resize": "short side before the centre crop of test pictures; none: as they are",
     "standardize": "features to mean 0 and deviation 1 first",
     "k": "neighbours that vote",

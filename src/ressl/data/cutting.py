@@ -36,13 +36,18 @@ def cut(picture: Picture | Bitmap, boxes: Sequence[Box], sizes: Sequence[int]) -
     ]
 
 
-def centre(picture: Picture | Bitmap, size: int, short_side: int) -> NDArray[np.uint8]:
-    """The picture with its short side at ``short_side``, and the middle ``size`` x ``size`` of that."""
+def centre(picture: Picture | Bitmap, size: int, short_side: int, inner: int | None = None) -> NDArray[np.uint8]:
+    """The picture with its short side at ``short_side``, and the middle ``size`` x ``size`` of that.
+
+    With ``inner``, placed so that whoever cuts the middle ``inner`` x ``inner`` out of it gets the picture's own: the
+    middle of a middle may else lie one pixel off.
+    """
     short = min(picture.height, picture.width)
     height, width = (int(short_side * side / short) for side in (picture.height, picture.width))
     image, scale = _load(picture, short // (2 * short_side))
     pixels = _resized(image, (0, 0, picture.height, picture.width), height, width, scale)
-    top, left = round((height - size) / 2), round((width - size) / 2)
+    inner = size if inner is None else inner
+    top, left = (round((side - inner) / 2) - round((size - inner) / 2) for side in (height, width))
     return pixels[top : top + size, left : left + size]
 
 

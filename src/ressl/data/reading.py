@@ -73,12 +73,16 @@ def in_order(
 
 
 def read_chunks(
-    source: Source, size: int | None = None, short_side: int | None = None, chunk: int = 1024
+    source: Source,
+    size: int | None = None,
+    short_side: int | None = None,
+    inner: int | None = None,
+    chunk: int = 1024,
 ) -> Iterator[Chunk]:
     """All pictures in order, a chunk at a time.
 
     With ``size``, pictures of another size are resized to ``short_side`` (default: ``size``) and their centre is cut
-    out. Without, all must share one size.
+    out; ``inner`` is what will be cut out of that. Without, all must share one size.
     """
     expected = None if size is None else (size, size)
 
@@ -88,7 +92,7 @@ def read_chunks(
         with source.open(index) as picture:
             if (picture.height, picture.width) == expected:
                 return np.asarray(picture.load())
-            return centre(picture, size, short_side or size)
+            return centre(picture, size, short_side or size, inner)
 
     with readers() as pool:
         for start in range(0, len(source), chunk):
@@ -119,12 +123,12 @@ def _by(size: tuple[int, ...]) -> str:
 
 
 def _gather(
-    source: Source, size: int | None, short_side: int | None, progress: Progress | None
+    source: Source, size: int | None, short_side: int | None, progress: Progress | None, inner: int | None = None
 ) -> tuple[Tensor, Tensor, list[BrokenImage]]:
     """(images, index of each, broken)."""
     images = torch.empty(0, 3, 0, 0, dtype=torch.uint8)
     kept, parts, broken = 0, [], list[BrokenImage]()
-    for part in read_chunks(source, size, short_side):
+    for part in read_chunks(source, size, short_side, inner):
         if not kept and len(part.ids):
             needed = len(source) * part.images[0].numel()
             if needed > ram() // 2:
@@ -160,8 +164,12 @@ def pack(source: Source, progress: Progress | None = None) -> tuple[ArraySource,
 
 
 def read_all(
-    source: Source, size: int | None = None, short_side: int | None = None, progress: Progress | None = None
+    source: Source,
+    size: int | None = None,
+    short_side: int | None = None,
+    progress: Progress | None = None,
+    inner: int | None = None,
 ) -> tuple[Tensor, Tensor | None, list[BrokenImage]]:
     """For evaluation: images (N x 3 x H x W uint8), their labels, and the broken ones that were left out."""
-    images, index, broken = _gather(source, size, short_side, progress)
+    images, index, broken = _gather(source, size, short_side, progress, inner)
     return images, None if source.labels is None else source.labels[index], broken

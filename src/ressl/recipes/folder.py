@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ressl.data.views import STRONG, WEAK
 from ressl.errors import ResslError
 from ressl.evaluation.linear import LinearProtocol
 from ressl.nn.backbones import Stem
 from ressl.recipes.recipe import Recipe
+from ressl.recipes.typed import convert
 
 SMALLEST = 32  # pictures; below that there is nothing to relate to
 
@@ -26,28 +29,38 @@ class Findings:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
 
-def choose_recipe(kind: str, found: Findings) -> tuple[Recipe, list[str]]:
-    """A recipe for ``kind`` ("folder" or "array") and the reasons, one line each, for printing."""
+def choose_recipe(kind: str, found: Findings, told: Mapping[str, Any] | None = None) -> tuple[Recipe, list[str]]:
+    """A recipe for ``kind`` ("folder" or "array") and the reasons, one line each, for printing.
+
+    ``told`` is what the user will change in it: no reason is given for what is not chosen here.
+    """
+    told = told or {}
     if found.count < SMALLEST:
         raise ResslError(f"{found.count} pictures are too few to learn from; bring at least {SMALLEST}")
-    why = []
+    why = list[str]()
+
+    def because(fields: tuple[str, ...], reason: str) -> None:
+        if not told.keys() & set(fields):
+            why.append(reason)
+
     size, stem = _size(found)
-    why.append(f"{size} px and the {stem} stem, because pictures have a short side of about {found.short_side} px")
+    seen = f"pictures have a short side of about {found.short_side} px"
+    because(("image_size", "stem"), f"{size} px and the {stem} stem, because {seen}")
     batch = min(256, max(32, _power_of_two(found.count / 8)))
     groups = max(1, min(8, batch // 32))
     split = "one batch-norm group" if groups == 1 else f"{groups} batch-norm groups"
-    why.append(f"batch {batch} in {split}, because there are {found.count:,} pictures")
+    because(("batch_size", "bn_groups"), f"batch {batch} in {split}, because there are {found.count:,} pictures")
     share = 2 if found.count < 16_384 else 8
     queue = max(batch, min(131072, _power_of_two(found.count / share)))
     reason = "few relations say little" if share == 2 else "as the paper's is a twelfth to a sixth"
-    why.append(f"queue {queue:,}, up to 1/{share} of the pictures, because {reason}")
+    because(("queue_size",), f"queue {queue:,}, up to 1/{share} of the pictures, because {reason}")
     steps = 39_000 if found.on_gpu else 3_000
     epochs = max(10, min(800, round(steps * batch / found.count)))
-    why.append(f"{epochs} epochs, about {epochs * (found.count // batch):,} steps; --epochs changes it")
+    because(("epochs",), f"{epochs} epochs, about {epochs * (found.count // batch):,} steps; --epochs changes it")
     width = 64 if found.on_gpu else 32
     backbone = "resnet50" if found.on_gpu and size == 224 and found.count >= 200_000 else "resnet18"
     if not found.on_gpu:
-        why.append("width 32 instead of 64, because there is no GPU")
+        because(("width",), "width 32 instead of 64, because there is no GPU")
     recipe = Recipe(
         name=kind,
         summary="chosen from the data",
@@ -67,7 +80,7 @@ def choose_recipe(kind: str, found: Findings) -> tuple[Recipe, list[str]]:
         },
         epochs=epochs,
         batch_size=batch,
-        knn_every=max(1, epochs // 20),
+        knn_every=max(1, convert(int, told.get("epochs", epochs), "epochs") // 20),  # often enough for a short run too
         knn_k=min(200, max(5, found.count // 20)),
         # Told, because evaluation else takes pictures as they are: it must see them as whoever loads the model will.
         linear=LinearProtocol(schedule="cosine", lr=0.2, resize=size if size < 128 else round(size * 256 / 224)),

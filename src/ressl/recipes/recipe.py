@@ -80,6 +80,11 @@ class Recipe:
                 f"knn_temperature and std must be above 0 and knn_every at least 0, "
                 f"not {self.knn_temperature}, {self.std} and {self.knn_every}"
             )
+        if self.linear.resize is not None and self.linear.resize < self.image_size:
+            raise ResslError(
+                f"test pictures with a short side of {self.linear.resize} px have no centre of {self.image_size} px; "
+                "raise resize (of linear) or lower image_size"
+            )
         if not -(2**63) <= self.seed < 2**63:
             raise ResslError(f"seed must fit in 64 bits, not {self.seed}")
         if self.batch_size % self.bn_groups:
@@ -144,6 +149,9 @@ class Recipe:
             fields["views"] = tuple(
                 dataclasses.replace(v, size=max(1, round(v.size * size / self.image_size))) for v in self.views
             )
+            if self.linear.resize is not None:  # test pictures keep their margin
+                scaled = round(self.linear.resize * size / self.image_size)
+                fields["linear"] = dataclasses.replace(self.linear, resize=scaled)
         for key, value in changes.items():
             if key == "options":
                 value = convert(hints[key], value, key)

@@ -40,6 +40,10 @@ def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None) -> 
     if not found and beginnings(runs) is not None:
         return None
     if not found:
+        if any(run.grids for run in runs) and not _labelled(runs):
+            ask = tag("code", "ressl evaluate RUN --data FOLDER")
+            text = "The pictures have no labels to measure against. With others, one subfolder per class: "
+            return tag("p", text, ask, class_="soft")
         ask = tag("code", "ressl evaluate RUN --protocol all")
         return tag("p", "Nothing has been measured yet: ", ask, class_="soft")
     one = len(runs) == 1
@@ -121,9 +125,12 @@ def neighbours(runs: Sequence[RunPage]) -> Html | None:
     if not blocks:
         return None
     text = "A test picture on the left, then the training pictures whose features are nearest. "
-    labelled = any(g.right is not None for run in runs for g in run.grids)
-    note = tag("p", text, "A red frame marks another class." if labelled else None, class_="soft small")
+    note = tag("p", text, "A red frame marks another class." if _labelled(runs) else None, class_="soft small")
     return tag("div", note, tag("div", blocks, class_="side" if len(blocks) > 1 else None))
+
+
+def _labelled(runs: Sequence[RunPage]) -> bool:
+    return any(g.right is not None for run in runs for g in run.grids)
 
 
 def colour(c: int, classes: int) -> str:
@@ -141,8 +148,9 @@ def maps(runs: Sequence[RunPage]) -> Html | None:
             blocks.append(tag("div", title, _map(run.plane, f"map-{i}")))
     if not blocks:
         return None
-    text = "Test pictures placed by t-SNE of their features: near means alike. Point at one, or tap, to see it; choose "
-    note = tag("p", text, "classes below to see them alone.", class_="soft small")
+    text = "Test pictures placed by t-SNE of their features: near means alike. Point at one, or tap, to see it"
+    named = any(run.plane is not None and run.plane.classes for run in runs)
+    note = tag("p", text, "; choose classes below to see them alone." if named else ".", class_="soft small")
     return tag("div", note, tag("div", blocks, class_="side" if len(blocks) > 1 else None))
 
 

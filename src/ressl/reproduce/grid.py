@@ -53,6 +53,12 @@ class Job:
         return "finished" in Run(self.folder(root)).facts
 
 
+def _says(cell: Cell, words: str) -> bool:
+    """Whether ``words`` stand in a cell's name as whole words: CIFAR-10 is not CIFAR-100."""
+    found = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)", re.IGNORECASE)
+    return found.search(f"{cell.row} | {cell.column} | {cell.recipe}") is not None
+
+
 def jobs(
     table: Table | Figure,
     *,
@@ -62,13 +68,14 @@ def jobs(
     only: str = "",
 ) -> list[Job]:
     """All runs of a table; ``only`` keeps the cells whose row or column contains those words, ``quick`` shortens."""
-    # Whole words: CIFAR-10 is not CIFAR-100.
-    words = re.compile(rf"(?<!\w){re.escape(only)}(?!\w)", re.IGNORECASE)
     chosen = [c for c in table.cells if f"{c.row}, {c.column}".lower() == only.lower()]  # a cell by its whole name
-    chosen = chosen or [c for c in table.cells if words.search(f"{c.row} | {c.column} | {c.recipe}")]
+    chosen = chosen or [c for c in table.cells if _says(c, only)]
+    if not chosen and (words := only.replace(",", " ").split()):  # a word of the row and one of the column
+        chosen = [c for c in table.cells if all(_says(c, word) for word in words)]
     if not chosen:
         raise ResslError(
-            f"no cell of {table.name} has '{only}' in its row or column; see 'ressl reproduce {table.name}'"
+            f"no cell of {table.name} has '{only}' in its row or column; 'ressl reproduce {table.name} --dry-run' "
+            "lists them"
         )
     made = []
     for seed in seeds:

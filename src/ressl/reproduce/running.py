@@ -87,7 +87,7 @@ def make(job: Job, place: Place, display: Display) -> dict[str, Any]:
         evaluate(run, "svm", data=place.other_data(job), device=place.device, display=display)
     else:
         for protocol in ("linear", "knn"):
-            evaluate(run, protocol, data=place.own_data(job), device=place.device)
+            evaluate(run, protocol, data=place.own_data(job), device=place.device, display=display)
     record: dict[str, Any] = json.loads(write_record(run, place.into).read_text(encoding="utf-8"))
     return record
 

@@ -116,7 +116,7 @@ def resize(images: Tensor, size: int, dtype: torch.dtype | None = None) -> Tenso
 def resize_center_crop(images: Tensor, resize: int, size: int, dtype: torch.dtype | None = None) -> Tensor:
     """The usual test view: short side to ``resize``, aspect ratio kept, then the central size x size."""
     if size > resize:
-        raise ResslError(f"a central crop of {size} px does not fit in images resized to {resize} px; lower the crop.")
+        raise ResslError(f"a central crop of {size} px does not fit in images resized to {resize} px; raise resize.")
     images = to_float(images)
     short = min(images.shape[-2:])
     matrices = []
