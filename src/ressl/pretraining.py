@@ -29,6 +29,7 @@ from ressl.evaluating import precision_of
 from ressl.methods import METHODS, Method
 from ressl.nn.backbones import SlimResNet
 from ressl.recipes import RECIPES, Recipe, choose_recipe, get_recipe, method_options
+from ressl.recipes.baselines import SAMPLES
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
 from ressl.surveying import survey
@@ -119,6 +120,11 @@ def _pretrain(
     split = "train" if "labels" in method.wants else pretrain_split(chosen.data)  # unlabelled ones teach it nothing
     with team.first():
         source = open_source(chosen.data, split, settings.data)
+    whole = SAMPLES.get(chosen.data, 0) if split == pretrain_split(chosen.data) else 0
+    if len(source) < whole:
+        display.message(
+            f"warning: {len(source):,} of the {whole:,} pictures of {chosen.data}; not the paper's experiment"
+        )
     loader, broken = _loader(source, chosen, settings, place, display, team)
     if not resume and (fitted := _fitted(chosen, method, loader)) != chosen:
         chosen = fitted

@@ -11,6 +11,7 @@ from torchvision.transforms.v2 import functional as TF
 
 from ressl.data.cutting import centre, cut
 from ressl.data.decode import Bitmap, Picture
+from ressl.transform import Transform
 
 BOXES = [(0, 0, 90, 120), (7, 11, 40, 33), (50, 60, 20, 60), (3, 0, 1, 5)]  # all of it, a part, larger and smaller
 
@@ -56,6 +57,14 @@ def test_a_large_jpeg_is_decoded_smaller_and_cut_at_the_same_place(tmp_path: Pat
     assert far > 3 * near
     whole = np.asarray(TF.center_crop(TF.resize(image, [80], antialias=True), [64, 64]))
     assert np.abs(centre_of(path) - whole.astype(float)).mean() < 1.5
+
+
+@pytest.mark.parametrize(("height", "width"), [(90, 121), (150, 101), (64, 64)])
+def test_the_centre_is_what_the_loaded_models_transform_takes(height: int, width: int) -> None:
+    image = smooth(height, width)
+    ours = centre(Bitmap(np.asarray(image)), 56, 64)
+    theirs = Transform(56, 64, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))(image)
+    assert np.array_equal(ours, (255 * theirs).round().permute(1, 2, 0).numpy())
 
 
 def centre_of(path: Path) -> np.ndarray:

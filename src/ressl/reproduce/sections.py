@@ -21,13 +21,13 @@ def folders(ledger: Ledger) -> Iterator[str]:
         return
     yield "\n## Folders of photographs\n"
     yield "`ressl pretrain --data FOLDER --then knn linear`: percent of the pictures in its `test` folder.\n"
-    yield "| folder | px | | epochs | kNN | linear (last) | best | commit |"
-    yield "|---|---:|---|---:|---:|---:|---:|---|"
+    yield "| folder | px | | epochs | kNN | linear (last) | best | tested on | commit |"
+    yield "|---|---:|---|---:|---:|---:|---:|---|---|"
     for (data, size, _, epochs, _), r in sorted(newest.items()):
         linear, knn = r["evaluations"]["linear"], r["evaluations"].get("knn", {}).get("top1")
         name, number = title(r) if epochs else "untrained", lambda value: "" if value is None else f"{value:.2f}"
         numbers = " | ".join(map(number, (knn, linear["last"], linear["best"])))
-        yield f"| {data} | {size} | {name} | {epochs} | {numbers} | {r['commit']} |"
+        yield f"| {data} | {size} | {name} | {epochs} | {numbers} | {linear.get('test_input', '')} | {r['commit']} |"
 
 
 def stopped(ledger: Ledger) -> Iterator[str]:
