@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tarfile
 import tempfile
 from pathlib import Path
@@ -80,10 +81,12 @@ def _tars(folder: Path) -> list[str]:
 
 
 def _splits(root: Path) -> dict[str, list[str]]:
-    """``train/*.tar`` beside ``val/*.tar``, or ``train-000.tar`` beside ``val-000.tar``."""
+    """``train/*.tar`` beside ``val/*.tar``, ``train-0.tar`` beside ``val-0.tar``, or ``x-train-0.tar`` beside ``x-val-0.tar``."""
+    here = _tars(root)
     for find in (
         lambda name: _tars(root / name),
-        lambda name: [t for t in _tars(root) if Path(t).name.startswith(name)],
+        lambda name: [t for t in here if Path(t).name.startswith(name)],
+        lambda name: [t for t in here if name in re.split("[^a-z]+", Path(t).stem.lower())],
     ):
         if train := find("train"):
             test = next((tars for name in TEST_NAMES if (tars := find(name))), [])
@@ -164,6 +167,8 @@ def _scan(shard: str) -> list[list[Any]]:
                 if not member.isreg() or member.size > SIZE_LIMIT:
                     continue  # links, devices and folders hold no pixels
                 key, _, ending = member.name.rpartition("/")[2].partition(".")
+                if not key:
+                    continue  # hidden, as ._000.jpg that a Mac's tar puts beside 000.jpg
                 key = f"{member.name.rpartition('/')[0]}/{key}"
                 if member.name.lower().endswith(EXTENSIONS):
                     folder = member.name.rpartition("/")[0].rpartition("/")[2]
@@ -173,8 +178,12 @@ def _scan(shard: str) -> list[list[Any]]:
                     content = tar.extractfile(member)
                     assert content is not None
                     said[key] = content.read().decode("utf-8", "replace").strip()
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):  # tarfile takes a header that it cannot read for the end
+                raise tarfile.ReadError(f"the header at byte {tar.offset:,} is damaged or cut short")
     except (tarfile.TarError, OSError, EOFError, ValueError, MemoryError) as error:
         raise ResslError(
             f"the shard {shown(shard)} cannot be read as an uncompressed tar file: {shown(str(error))}."
         ) from None
-    return [[name, said.get(key, folder), offset, size] for name, key, folder, offset, size in pictures]
+    # Where labels are said, a folder's name is none, not even for a picture of which nothing is said.
+    return [[name, said.get(key) if said else folder, offset, size] for name, key, folder, offset, size in pictures]
