@@ -20,7 +20,7 @@ from ressl.data.views import describe
 from ressl.engine.accelerate import ENGINES
 from ressl.engine.building import dismiss, hire
 from ressl.engine.compiling import wake_compiler
-from ressl.engine.launchers import launch, local_world, restarts
+from ressl.engine.launchers import launch, own_cores, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.engine.processes import Team, device_for, groups_here, joined
 from ressl.engine.streams import on_device
@@ -260,7 +260,7 @@ def _loader(
 def default_workers() -> int:
     """Decoding processes: one per core this process may use (shared with others of the job), at most 16."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(16, max(1, cores // local_world()))
+    return min(16, own_cores(cores))
 
 
 def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run, display: Display, team: Team) -> None:

@@ -81,7 +81,7 @@ def _tars(folder: Path) -> list[str]:
 
 
 def _splits(root: Path) -> dict[str, list[str]]:
-    """``train/*.tar`` beside ``val/*.tar``, ``train-0.tar`` beside ``val-0.tar``, or ``x-train-0.tar`` beside ``x-val-0.tar``."""
+    """``train/*.tar`` beside ``val/*.tar``; ``train-00.tar`` beside ``val-00.tar``, or such words within the names."""
     here = _tars(root)
     for find in (
         lambda name: _tars(root / name),
@@ -100,9 +100,10 @@ def open_shards(root: Path, split: str) -> ShardSource:
         raise ResslError(f"there are no tar files in {shown(root)}; give a folder of *.tar shards, or one of them.")
     if split not in parts:
         raise ResslError(f"{shown(root)} has no {split} split; it would be tar files in 'test' beside 'train'.")
-    names: list[str] = sorted({name for name in _indexed(parts["train"])[2] if name is not None}, key=_number_first)
+    train = _indexed(parts["train"])
+    names: list[str] = sorted({name for name in train[2] if name is not None}, key=_number_first)
     known = {name: place for place, name in enumerate(names)}
-    place, paths, labels = _indexed(parts[split])
+    place, paths, labels = train if split == "train" else _indexed(parts[split])
     if not len(paths):
         raise ResslError(f"there are no pictures in the shards of {shown(root)}; expected {', '.join(EXTENSIONS)}.")
     if strange := {name for name in labels if name is not None} - known.keys():
@@ -121,9 +122,9 @@ def _indexed(shards: list[str]) -> tuple[NDArray[np.int64], Paths, list[str | No
     """Where each picture lies, its name and its label, over all shards in order."""
     places, names, labels = [], list[str](), list[str | None]()
     for number, shard in enumerate(shards):
-        found = _cached(shard)
+        found, file = _cached(shard), os.path.basename(shard)
         places += [(number, offset, size) for _, _, offset, size in found]
-        names += [f"{os.path.basename(shard)}/{name}" for name, *_ in found]
+        names += [f"{file}/{name}" for name, *_ in found]
         labels += [label for _, label, *_ in found]
     return np.array(places, dtype=np.int64).reshape(-1, 3), Paths(names), labels
 
