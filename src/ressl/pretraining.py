@@ -92,10 +92,11 @@ def _pretrain(
 ) -> Run:
     place = device_for(device_of(settings.device), team)
     run = None
+    again = team.agree(restarts())  # an agent whose own processes did not fail has not counted
     if team.leads:
-        out, resume = restarted(out, resume)
-        if restarts():
-            display.message(f"restart {restarts()} of this job")
+        out, resume = restarted(out, resume, again)
+        if again:
+            display.message(f"restart {again} of this job")
         run, chosen, settings = _what(recipe, out, resume, settings, place, display, changes)
         for warning in chosen.check():
             display.message(f"warning: {warning}")
@@ -139,9 +140,9 @@ def _pretrain(
         return train(run, chosen, method, loader, evaluate, settings, place, display, resume, team)
 
 
-def restarted(out: str | Path | None, resume: bool) -> tuple[str | Path | None, bool]:
+def restarted(out: str | Path | None, resume: bool, again: int) -> tuple[str | Path | None, bool]:
     """Where to go on when a launcher has started this job again: the run folder it began, if it came to that."""
-    if resume or not restarts():
+    if resume or not again:
         return out, resume
     if out is not None:
         return out, (Path(out) / "recipe.json").is_file()

@@ -103,13 +103,12 @@ def test_a_restarted_job_finds_its_own_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
     Run.create("runs/mine", get_recipe("demo"), {"launch": launch()})
     Run.create("runs/other", get_recipe("demo"), {"launch": "someone else's"})
-    assert restarted(None, False) == (None, False)  # a first start
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert restarted(None, False) == (Path("runs/mine"), True)
-    assert restarted("runs/other", False) == ("runs/other", True)
-    assert restarted("runs/new", False) == ("runs/new", False)  # it died before there was a folder
+    assert restarted(None, False, 0) == (None, False)  # a first start
+    assert restarted(None, False, 1) == (Path("runs/mine"), True)
+    assert restarted("runs/other", False, 1) == ("runs/other", True)
+    assert restarted("runs/new", False, 1) == ("runs/new", False)  # it died before there was a folder
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "b")
-    assert restarted(None, False) == (None, False)
+    assert restarted(None, False, 1) == (None, False)
 
 
 class Store(dict[str, Any]):

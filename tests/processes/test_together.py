@@ -35,7 +35,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     script = str(Path(work.__file__))
     running = [
         subprocess.Popen(
-            [sys.executable, script, str(out)], env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)}
+            [sys.executable, script, str(out)],
+            # As on two machines, of which one lost a process: the other's agent has counted no restart.
+            env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r), "TORCHELASTIC_RESTART_COUNT": str(r)},
         )
         for r in range(WORLD)
     ]
