@@ -12,12 +12,16 @@ import pytest
 import torch
 from PIL import Image
 
+from ressl.data.sources import open_source
+from ressl.data.streaming import StreamingLoader
+from ressl.engine.processes import Team
 from ressl.errors import ResslError
 from ressl.pretraining import pretrain
 from ressl.recipes import RECIPES, Recipe
 from ressl.reproduce.ledger import record
 from ressl.reproduce.schema import misfit
-from ressl.runs import build_method
+from ressl.runs import Run, build_method
+from ressl.training import Settings, train
 
 Tiny = Callable[..., Recipe]
 
@@ -147,6 +151,19 @@ def test_too_many_broken_files_stop_the_run_with_the_list(
         assert len(listed.read_text().splitlines()) == 9
     assert "000.png" in listed.read_text()
     assert not list((tmp_path / "run").rglob("*.safetensors"))
+
+
+def test_a_process_that_keeps_no_list_names_none(
+    tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any
+) -> None:
+    """Rank 0 lists what it met itself; another that met too many names the first."""
+    recipe, place = tiny(data="folder"), torch.device("cpu")
+    source = open_source("folder", "train", make_folder(60, broken=tuple(range(0, 60, 7))))
+    loader = StreamingLoader(source, recipe.views, recipe.batch_size, place, recipe.seed)
+    run = Run.create(tmp_path / "run", recipe, {})
+    with pytest.raises(ResslError, match=r"pictures are broken.*\(the first: .*\.png: ") as caught:
+        train(run, recipe, build_method(recipe), loader, None, Settings(), place, memory(), False, Team(rank=1))
+    assert "broken.txt" not in str(caught.value)
 
 
 def test_a_broken_file_with_an_odd_name_is_listed_too(

@@ -19,7 +19,7 @@ def test_traffic_by_hand():
     sent = traffic(get_recipe("imagenet-r50"), 8, 32)
     assert sent.gradients == 2 * 7 / 8 * 33_998_400 * 4
     assert sent.statistics == 2 * 7 / 8 * 106_240 * 4
-    assert sent.keys == 2 * 7 * 32 * 512 * 4
+    assert sent.keys == 7 * 32 * 512 * (2 + 4)
     assert sent.shuffle == 7 * 32 * 3 * 224 * 224 * 2
     assert traffic(get_recipe("imagenet-r50"), 1, 32).total == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,13 +75,8 @@ def evaluation_data(
 def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationData:
     """Pictures without labels, one in five set aside: to look at, not to measure. Every label is 0."""
     source = open_source(recipe.data, "train", root)
-    zeros = torch.zeros(len(source), dtype=torch.int64)
-    some: Source
-    if isinstance(source, ArraySource):
-        some = ArraySource(source.name, source.images, zeros)
-    else:
-        assert isinstance(source, FileSource)
-        some = FileSource(source.name, source.paths, zeros)
+    some = copy(source)  # of whatever kind: pictures in shards are no files
+    some.labels = torch.zeros(len(source), dtype=torch.int64)
     images, labels = _labelled(some, recipe, limit)
     cut = len(images) - len(images) // HELD_OUT
     return EvaluationData((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), [], "no labels")

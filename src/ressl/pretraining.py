@@ -20,7 +20,7 @@ from ressl.data.views import describe
 from ressl.engine.accelerate import ENGINES
 from ressl.engine.building import dismiss, hire
 from ressl.engine.compiling import wake_compiler
-from ressl.engine.launchers import launch, local_world, restarts
+from ressl.engine.launchers import launch, own_cores, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.engine.processes import Team, device_for, groups_here, joined
 from ressl.engine.streams import on_device
@@ -93,10 +93,11 @@ def _pretrain(
 ) -> Run:
     place = device_for(device_of(settings.device), team)
     run = None
+    again = team.agree(restarts())  # an agent whose own processes did not fail has not counted
     if team.leads:
-        out, resume = restarted(out, resume)
-        if restarts():
-            display.message(f"restart {restarts()} of this job")
+        out, resume = restarted(out, resume, again)
+        if again:
+            display.message(f"restart {again} of this job")
         run, chosen, settings = _what(recipe, out, resume, settings, place, display, changes)
         for warning in chosen.check():
             display.message(f"warning: {warning}")
@@ -145,9 +146,9 @@ def _pretrain(
         return train(run, chosen, method, loader, evaluate, settings, place, display, resume, team)
 
 
-def restarted(out: str | Path | None, resume: bool) -> tuple[str | Path | None, bool]:
+def restarted(out: str | Path | None, resume: bool, again: int) -> tuple[str | Path | None, bool]:
     """Where to go on when a launcher has started this job again: the run folder it began, if it came to that."""
-    if resume or not restarts():
+    if resume or not again:
         return out, resume
     if out is not None:
         return out, (Path(out) / "recipe.json").is_file()
@@ -269,7 +270,7 @@ def _loader(
 def default_workers() -> int:
     """Decoding processes: one per core this process may use (shared with others of the job), at most 16."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(16, max(1, cores // local_world()))
+    return min(16, own_cores(cores))
 
 
 def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run, display: Display, team: Team) -> None:

@@ -118,6 +118,8 @@ def train(
     except torch.OutOfMemoryError as error:
         raise ResslError(f"{place} has not enough memory for this recipe; lower batch_size or queue_size") from error
     except TooManyBroken as error:
+        if not team.leads:  # the list is rank 0's, of what it met
+            raise
         raise ResslError(f"{str(error).rstrip('.')}; they are listed in {run.path / 'broken.txt'}") from None
     except (LostWorker, RuntimeError) as error:
         sentence = error if isinstance(error, LostWorker) else lost_worker(error)

@@ -63,6 +63,17 @@ def test_any_change_of_files_is_noticed(walked: list[str], make_folder: Callable
     assert len(walked) == 5
 
 
+def test_a_list_made_elsewhere_leads_to_the_files_from_here(
+    walked: list[str], make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_folder(12)
+    for here in (root.parent, root / "a", root.parent):
+        monkeypatch.chdir(here)
+        found = open_source("folder", "train", os.path.relpath(root))
+        assert all(os.path.isfile(path) for path in found.paths)  # type: ignore[attr-defined]
+    assert len(walked) == 2
+
+
 @pytest.mark.parametrize("harm", ["cut", "flip", "empty", "other"])
 def test_a_damaged_list_is_made_anew(walked: list[str], make_folder: Callable[..., Path], harm: str) -> None:
     root = make_folder(12)

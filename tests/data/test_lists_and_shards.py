@@ -16,6 +16,8 @@ from ressl.data.shards import ShardSource
 from ressl.data.sources import Source, guess_data, open_source, splits
 from ressl.data.views import View
 from ressl.errors import ResslError
+from ressl.labelled import unlabelled_data
+from ressl.recipes import Recipe
 
 
 @pytest.fixture(autouse=True)
@@ -185,3 +187,69 @@ def test_hostile_members_are_left_out_and_cut_shards_named(tmp_path: Path, make_
     (shards / "0000.tar").write_bytes(b"no tar at all" * 100)
     with pytest.raises(ResslError, match="cannot be read as an uncompressed tar"):
         open_source("shards", "train", shards)
+
+
+def retold(shards: Path, change: Callable[[str], list[str]]) -> None:
+    """Every shard again, each member under the names that ``change`` gives it."""
+    for path in shards.glob("*.tar"):
+        with tarfile.open(path) as old:
+            held = [(member.name, old.extractfile(member).read()) for member in old]  # type: ignore[union-attr]
+        with tarfile.open(path, "w") as tar:
+            for old_name, content in held:
+                for name in change(old_name):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("test", ["validation", "val"])
+def test_splits_are_words_of_the_names_too(make_folder: Callable[..., Path], tmp_path: Path, test: str) -> None:
+    """imagenet1k-validation-00.tar must not be trained on."""
+    root, source = folder(make_folder)
+    into = tmp_path / "s"
+    for shard in sorted(write_shards(root, source, into).glob("*.tar")):
+        shard.rename(into / f"imagenet1k-train-{shard.name}")
+    write_shards(root, source, tmp_path / "t", count=1)
+    (tmp_path / "t" / "0000.tar").rename(into / f"imagenet1k-{test}-00.tar")
+    assert splits("imagenet", into) == {"train", "test"}
+    for split in ("train", "test"):
+        assert_same(source, open_source("imagenet", split, into))
+
+
+def test_what_a_mac_adds_is_no_picture(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root, source = folder(make_folder)
+    shards = write_shards(root, source, tmp_path / "shards")
+    retold(shards, lambda name: [f"._{name}", name])
+    assert_same(source, open_source("shards", "train", shards))
+
+
+def test_where_labels_are_said_a_folder_is_none(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root, source = folder(make_folder)
+    shards = write_shards(root, source, tmp_path / "shards")
+    retold(shards, lambda name: [] if name == "000001.cls" else [f"./images/part/{name}"])
+    found = open_source("shards", "train", shards)
+    assert found.classes == source.classes
+    assert found.labels is not None
+    assert source.labels is not None
+    assert found.labels.tolist() == [-1 if i == 1 else label for i, label in enumerate(source.labels.tolist())]
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut"])
+def test_a_damaged_header_is_not_the_end(make_folder: Callable[..., Path], tmp_path: Path, harm: str) -> None:
+    root, source = folder(make_folder)
+    path = write_shards(root, source, tmp_path / "shards", count=1) / "0000.tar"
+    with tarfile.open(path) as tar:
+        at = next(member.offset for member in tar if member.name == "000004.png")
+    data = bytearray(path.read_bytes())
+    data[at + 3] ^= 1
+    path.write_bytes(data if harm == "flipped" else data[: at + 100])
+    with pytest.raises(ResslError, match=f"header at byte {at:,} is damaged"):
+        open_source("shards", "train", path)
+
+
+def test_shards_without_labels_can_be_looked_at(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root, source = folder(make_folder)
+    shards = write_shards(root, source, tmp_path / "shards")
+    retold(shards, lambda name: [] if name.endswith(".cls") else [name])
+    found = unlabelled_data(Recipe("r", data="shards").replace(image_size=8), str(shards), limit=10)
+    assert len(found.train[0]) + len(found.test[0]) == 10

@@ -29,8 +29,11 @@ def test_pack_drops_broken_files_with_their_labels(tmp_path: Path) -> None:
     assert packed.classes == source.classes
     assert [Path(b.path).name for b in broken] == ["000.png", "077.png", "199.png"]
     assert calls[-1] == (200, 200)
+    none = files(tmp_path, 3, broken=(0, 1, 2))
     with pytest.raises(ResslError, match="none of the 3 pictures"):
-        pack(files(tmp_path, 3, broken=(0, 1, 2)))
+        pack(none)
+    with pytest.raises(ResslError, match="none of the 3 pictures"):
+        read_all(none, size=8)
 
 
 def test_check_broken(tmp_path: Path) -> None:

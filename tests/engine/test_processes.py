@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ressl.engine import processes, watch
-from ressl.engine.launchers import Place, launch, place_in
+from ressl.engine.launchers import Place, launch, own_cores, place_in
 from ressl.engine.processes import ALONE, Team, device_for, groups_here, joined, lost_contact
 from ressl.errors import ResslError
 from ressl.pretraining import restarted
@@ -37,6 +37,28 @@ def test_slurm_says_it_too(nodes: str, first: str) -> None:
     assert place_in(said | {"MASTER_ADDR": "x", "MASTER_PORT": "9"}) == Place(5, 16, 1, "x", 9)
     del said["SLURM_STEP_ID"]
     assert place_in(said) is None  # a shell inside an allocation
+
+
+@pytest.mark.parametrize(
+    ("said", "cores", "mine"),
+    [
+        ({}, 96, 96),
+        ({"LOCAL_WORLD_SIZE": "8"}, 96, 12),
+        ({"SLURM_NTASKS_PER_NODE": "8", "SLURM_CPUS_PER_TASK": "12"}, 12, 12),  # bound to its own
+        ({"SLURM_NTASKS_PER_NODE": "8", "SLURM_CPUS_PER_TASK": "12"}, 96, 12),
+        ({"SLURM_NTASKS_PER_NODE": "8"}, 96, 12),
+        ({"LOCAL_WORLD_SIZE": "8", "SLURM_CPUS_PER_TASK": "96"}, 96, 12),  # torchrun inside one task
+        ({"LOCAL_WORLD_SIZE": "8"}, 2, 1),
+    ],
+)
+def test_a_process_knows_its_part_of_the_cores(
+    said: dict[str, str], cores: int, mine: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert own_cores(cores) == mine
 
 
 def test_variables_that_are_no_numbers_are_named() -> None:
@@ -81,13 +103,12 @@ def test_a_restarted_job_finds_its_own_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
     Run.create("runs/mine", get_recipe("demo"), {"launch": launch()})
     Run.create("runs/other", get_recipe("demo"), {"launch": "someone else's"})
-    assert restarted(None, False) == (None, False)  # a first start
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert restarted(None, False) == (Path("runs/mine"), True)
-    assert restarted("runs/other", False) == ("runs/other", True)
-    assert restarted("runs/new", False) == ("runs/new", False)  # it died before there was a folder
+    assert restarted(None, False, 0) == (None, False)  # a first start
+    assert restarted(None, False, 1) == (Path("runs/mine"), True)
+    assert restarted("runs/other", False, 1) == ("runs/other", True)
+    assert restarted("runs/new", False, 1) == ("runs/new", False)  # it died before there was a folder
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "b")
-    assert restarted(None, False) == (None, False)
+    assert restarted(None, False, 1) == (None, False)
 
 
 class Store(dict[str, Any]):

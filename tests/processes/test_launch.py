@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from test_faults import SMALL, logged, place, ranks, until, words
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from ressl.commands import launch
 from ressl.recipes import Recipe
 from ressl.runs import Run
 
@@ -103,3 +105,25 @@ def test_lost_processes_come_again_and_leave_nothing(tmp_path: Path, photos: Pat
     assert "ressl: rank 0: loader worker" in said
     assert said.count("resumed after step") == 2
     assert logged(out) == 80
+
+
+def test_the_one_that_failed_is_named_not_those_who_left_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a mistake of rank 1 the agent starts all again; they leave at once, rank 0 perhaps first."""
+    monkeypatch.setenv(launch.MISTAKE, str(tmp_path / "mistake"))
+    monkeypatch.setattr("multiprocessing.set_start_method", lambda *_, **__: None)
+    monkeypatch.setattr("ressl.cli.main", lambda _: 2)
+    for rank in "10":
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit):
+            launch.work([])
+    failure = ProcessFailure(local_rank=0, pid=0, exitcode=2, error_file="none")
+
+    def failed(*_: object) -> None:
+        raise ChildFailedError("ressl", {0: failure})
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", lambda *_: failed)
+    monkeypatch.setattr("logging.disable", lambda: None)
+    assert launch._elastic(None, []) == 2
+    assert "rank 1 left with 2" in capsys.readouterr().err

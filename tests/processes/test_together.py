@@ -16,6 +16,8 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parent))
 import team as work
 
+from ressl.bench.scaling import traffic
+
 WORLD = 2
 
 
@@ -33,7 +35,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     script = str(Path(work.__file__))
     running = [
         subprocess.Popen(
-            [sys.executable, script, str(out)], env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)}
+            [sys.executable, script, str(out)],
+            # As on two machines, of which one lost a process: the other's agent has counted no restart.
+            env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r), "TORCHELASTIC_RESTART_COUNT": str(r)},
         )
         for r in range(WORLD)
     ]
@@ -127,6 +131,19 @@ def test_a_shared_forward_is_the_forward(found: list[dict[str, Any]]) -> None:
     for mine in found:
         torch.testing.assert_close(mine["features"]["features"], alone["features"], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(mine["features"]["one"], alone["one"], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_sent_in_a_step_is_what_the_arithmetic_says(found: list[dict[str, Any]]) -> None:
+    """The bytes of docs/SCALING.md, counted where they are sent; of each, the others receive their share."""
+    recipe = work.recipe_of("ressl")
+    said = traffic(recipe, WORLD, recipe.batch_size // WORLD)
+    ring, others = 2 * (WORLD - 1) / WORLD, WORLD - 1
+    for mine in found:
+        sent = mine["sent"]
+        assert sent["gradients"] * ring == said.gradients
+        assert (sent["statistics"] - sent["logs"]) * ring == said.statistics
+        assert sent["shuffle"] * others == said.shuffle
+        assert sent["keys"] * others == said.keys
 
 
 def test_processes_tell_gather_and_agree(found: list[dict[str, Any]]) -> None:

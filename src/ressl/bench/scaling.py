@@ -16,7 +16,7 @@ class Traffic:
 
     gradients: float  # ring all-reduce, float32
     statistics: float  # running statistics of batch norm and the logs, ring all-reduce
-    keys: float  # all-gather of the teacher's embeddings for the queue, and of them once more to undo the shuffle
+    keys: float  # all-gather of the teacher's embeddings to undo the shuffle, and once more in float32 for the queue
     shuffle: float  # all-gather of the teacher's views
 
     @property
@@ -36,7 +36,7 @@ class Machine:
 
 
 def traffic(recipe: Recipe, world: int, batch: int, view_bytes: int = 2) -> Traffic:
-    """For ``batch`` samples on each of ``world`` processes; views travel in bf16."""
+    """For ``batch`` samples on each of ``world`` processes; views, and what the teacher makes of them, are bf16."""
     method = build_method(recipe.replace(queue_size=max(recipe.batch_size, 1)))
     weights = sum(p.numel() for p in method.parameters() if p.requires_grad)
     norms = [m for m in method.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
@@ -45,7 +45,7 @@ def traffic(recipe: Recipe, world: int, batch: int, view_bytes: int = 2) -> Traf
     return Traffic(
         gradients=ring * weights * 4,
         statistics=ring * statistics * 4,
-        keys=2 * others * recipe.options["output_dim"] * 4,
+        keys=others * recipe.options["output_dim"] * (view_bytes + 4),
         shuffle=others * 3 * recipe.views[0].size ** 2 * view_bytes,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import multiprocessing
@@ -133,6 +134,8 @@ def _elastic(config: Any, arguments: list[str]) -> int:
         ) from None
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
+        with contextlib.suppress(OSError, ValueError):  # those of a later attempt, who only left, came after that one
+            rank = int(Path(os.environ[MISTAKE]).read_text())
         what = f"was ended by signal {-failure.exitcode}" if failure.exitcode < 0 else f"left with {failure.exitcode}"
         print(f"ressl: rank {rank} {what}; the job has ended", file=sys.stderr)
         return 128 - failure.exitcode if failure.exitcode < 0 else int(failure.exitcode)
@@ -155,5 +158,6 @@ def work(arguments: list[str]) -> None:
         traceback.print_exc()
         sys.exit(1)
     if code == ResslError.exit_code:
-        mistake.touch()
+        with contextlib.suppress(FileExistsError), mistake.open("x") as file:
+            file.write(os.environ["RANK"])
     sys.exit(code)

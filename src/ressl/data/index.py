@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ressl.data.base import Paths
 
-FORMAT = 1
+FORMAT = 2
 SMALLEST = 10_000  # pictures; a shorter walk is not worth a file
 SETTLED = 2.0  # seconds: a folder that changed a moment ago may change again within the same tick of its clock
 
@@ -53,7 +53,8 @@ def listing(root: str, walk: Walk) -> Listing:
 
 
 def cache_file(root: str) -> Path:
-    name = hashlib.sha256(os.fsencode(os.path.abspath(root))).hexdigest()[:32]
+    # By both: a folder that was given relative to another has paths that lead nowhere from here.
+    name = hashlib.sha256(os.fsencode(f"{root}\0{os.path.abspath(root)}")).hexdigest()[:32]
     return cache_folder() / "index" / f"{name}.npz"
 
 
@@ -79,7 +80,7 @@ def _save(where: Path, root: str, made: Listing, folders: list[str]) -> None:
     times = _times(folders)
     if times is None or time.time_ns() - int(times.max(initial=0)) < SETTLED * 1e9:
         return
-    about = {"format": FORMAT, "root": os.path.abspath(root), "folders": made.folders, "visited": folders}
+    about = {"format": FORMAT, "root": [root, os.path.abspath(root)], "folders": made.folders, "visited": folders}
     data, ends = made.paths.arrays
     with contextlib.suppress(OSError):  # a home without room or permission costs only time
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +100,7 @@ def _load(where: Path, root: str) -> Listing | None:
     try:
         with np.load(where, allow_pickle=False) as held:
             about = json.loads(held["about"].tobytes())
-            if about["format"] != FORMAT or about["root"] != os.path.abspath(root):
+            if about["format"] != FORMAT or about["root"] != [root, os.path.abspath(root)]:
                 return None
             times = _times(about["visited"])
             if times is None or not np.array_equal(times, held["times"]):

@@ -74,7 +74,7 @@ def _read(path: Path) -> tuple[list[str], list[str | None]]:
         raise ResslError(f"the list {shown(path)} cannot be read: {error.strerror}.") from None
     if b"\0" in text[:65536]:
         raise ResslError(f"{shown(path)} is no list of pictures; write one path on each line.")
-    paths, labels = list[str](), list[str | None]()
+    paths, labels, folder = list[str](), list[str | None](), str(path.parent)
     for number, line in enumerate(os.fsdecode(text).splitlines(), 1):
         line = line.strip()
         if not line or line.startswith("#"):
@@ -85,7 +85,7 @@ def _read(path: Path) -> tuple[list[str], list[str | None]]:
                 f"line {number} of {shown(path)} names no picture: '{shown(line)[:80]}'; write a path and, after it, "
                 "perhaps a label."
             )
-        paths.append(os.path.join(path.parent, name))
+        paths.append(os.path.join(folder, name))
         labels.append(label)
     return paths, labels
 

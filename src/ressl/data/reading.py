@@ -137,7 +137,8 @@ def _gather(
                     "more than half of the memory here; read them in chunks."
                 )
             images = torch.empty(len(source), *part.images.shape[1:], dtype=torch.uint8)
-        images[kept : kept + len(part.ids)] = part.images
+        if len(part.ids):  # until then nobody knows how large they are
+            images[kept : kept + len(part.ids)] = part.images
         kept += len(part.ids)
         parts.append(part.ids)
         broken += part.broken

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tarfile
 import tempfile
 from pathlib import Path
@@ -80,10 +81,12 @@ def _tars(folder: Path) -> list[str]:
 
 
 def _splits(root: Path) -> dict[str, list[str]]:
-    """``train/*.tar`` beside ``val/*.tar``, or ``train-000.tar`` beside ``val-000.tar``."""
+    """``train/*.tar`` beside ``val/*.tar``; ``train-00.tar`` beside ``val-00.tar``, or such words within the names."""
+    here = _tars(root)
     for find in (
         lambda name: _tars(root / name),
-        lambda name: [t for t in _tars(root) if Path(t).name.startswith(name)],
+        lambda name: [t for t in here if Path(t).name.startswith(name)],
+        lambda name: [t for t in here if name in re.split("[^a-z]+", Path(t).stem.lower())],
     ):
         if train := find("train"):
             test = next((tars for name in TEST_NAMES if (tars := find(name))), [])
@@ -97,9 +100,10 @@ def open_shards(root: Path, split: str) -> ShardSource:
         raise ResslError(f"there are no tar files in {shown(root)}; give a folder of *.tar shards, or one of them.")
     if split not in parts:
         raise ResslError(f"{shown(root)} has no {split} split; it would be tar files in 'test' beside 'train'.")
-    names: list[str] = sorted({name for name in _indexed(parts["train"])[2] if name is not None}, key=_number_first)
+    train = _indexed(parts["train"])
+    names: list[str] = sorted({name for name in train[2] if name is not None}, key=_number_first)
     known = {name: place for place, name in enumerate(names)}
-    place, paths, labels = _indexed(parts[split])
+    place, paths, labels = train if split == "train" else _indexed(parts[split])
     if not len(paths):
         raise ResslError(f"there are no pictures in the shards of {shown(root)}; expected {', '.join(EXTENSIONS)}.")
     if strange := {name for name in labels if name is not None} - known.keys():
@@ -118,9 +122,9 @@ def _indexed(shards: list[str]) -> tuple[NDArray[np.int64], Paths, list[str | No
     """Where each picture lies, its name and its label, over all shards in order."""
     places, names, labels = [], list[str](), list[str | None]()
     for number, shard in enumerate(shards):
-        found = _cached(shard)
+        found, file = _cached(shard), os.path.basename(shard)
         places += [(number, offset, size) for _, _, offset, size in found]
-        names += [f"{os.path.basename(shard)}/{name}" for name, *_ in found]
+        names += [f"{file}/{name}" for name, *_ in found]
         labels += [label for _, label, *_ in found]
     return np.array(places, dtype=np.int64).reshape(-1, 3), Paths(names), labels
 
@@ -164,6 +168,8 @@ def _scan(shard: str) -> list[list[Any]]:
                 if not member.isreg() or member.size > SIZE_LIMIT:
                     continue  # links, devices and folders hold no pixels
                 key, _, ending = member.name.rpartition("/")[2].partition(".")
+                if not key:
+                    continue  # hidden, as ._000.jpg that a Mac's tar puts beside 000.jpg
                 key = f"{member.name.rpartition('/')[0]}/{key}"
                 if member.name.lower().endswith(EXTENSIONS):
                     folder = member.name.rpartition("/")[0].rpartition("/")[2]
@@ -173,8 +179,12 @@ def _scan(shard: str) -> list[list[Any]]:
                     content = tar.extractfile(member)
                     assert content is not None
                     said[key] = content.read().decode("utf-8", "replace").strip()
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):  # tarfile takes a header that it cannot read for the end
+                raise tarfile.ReadError(f"the header at byte {tar.offset:,} is damaged or cut short")
     except (tarfile.TarError, OSError, EOFError, ValueError, MemoryError) as error:
         raise ResslError(
             f"the shard {shown(shard)} cannot be read as an uncompressed tar file: {shown(str(error))}."
         ) from None
-    return [[name, said.get(key, folder), offset, size] for name, key, folder, offset, size in pictures]
+    # Where labels are said, a folder's name is none, not even for a picture of which nothing is said.
+    return [[name, said.get(key) if said else folder, offset, size] for name, key, folder, offset, size in pictures]

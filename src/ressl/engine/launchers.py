@@ -78,7 +78,10 @@ def launch() -> str | None:
     return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
-def local_world() -> int:
-    """Processes on this machine that share its cores."""
+def own_cores(cores: int) -> int:
+    """How many are this process's part, of ``cores`` that it may use."""
+    mine = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if "LOCAL_WORLD_SIZE" not in os.environ and mine.isdigit():
+        return max(1, min(cores, int(mine)))  # SLURM may have bound the process to them: no others share them
     value = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or "1"
-    return max(1, int(value)) if value.isdigit() else 1
+    return max(1, cores // max(1, int(value))) if value.isdigit() else cores

@@ -180,7 +180,8 @@ def _meet(place: Place, device: str) -> Watch:
         store = dist.TCPStore(
             place.address, place.port, place.world, is_master=place.rank == 0 and not shared, timeout=TIMEOUT
         )
-        attempt = dist.PrefixStore(f"ressl/{restarts()}", store)
+        # One of our own is new in every attempt; and of several agents only those that lost a process count it.
+        attempt = dist.PrefixStore(f"ressl/{restarts() if shared else 0}", store)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
             store=attempt, rank=place.rank, world_size=place.world, timeout=TIMEOUT,
