@@ -78,7 +78,7 @@ def train(
     if team.world > 1:
         share_batch_norm(method)
         step.call, step.average = parallel(method, place), averager(method, team.world)
-    accelerate(step, settings.engine, display.message, exact=settings.exact)
+    accelerate(step, settings.engine, display.message, exact=settings.exact, watcher=display)
     if resume and team.leads:
         for folder in (run.path, run.checkpoints.folder):  # a finished run will not save again, and sweep there
             sweep(folder)

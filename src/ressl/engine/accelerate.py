@@ -20,7 +20,7 @@ from ressl.engine.building import dismiss
 from ressl.engine.compiling import keep_compiled, small_workspaces
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
-from ressl.engine.graphs import GraphedBody
+from ressl.engine.graphs import GraphedBody, Watcher
 from ressl.engine.launching import Launch
 from ressl.engine.lookahead import look_ahead
 from ressl.engine.step import TrainStep
@@ -63,8 +63,11 @@ def accelerate(
     say: Callable[[str], None] = lambda text: None,
     ideas: Ideas = ALL_IDEAS,
     exact: bool = False,
+    watcher: Watcher | None = None,
 ) -> None:
     """Make ``step`` fast on its device; where that is not the way asked for, ``say`` why. ``step.engine`` tells.
+
+    ``watcher`` is told what the first step is busy with, which may take half a minute.
 
     ``exact``: only with kernels that another process would take as well. What is tried may come out otherwise there,
     and add in another order.
@@ -101,7 +104,7 @@ def accelerate(
     if rehearsal is None:
         dismiss()
     if wanted == "graph":
-        step.body = GraphedBody(step, say, rehearsal)  # type: ignore[method-assign]
+        step.body = GraphedBody(step, say, rehearsal, watcher)  # type: ignore[method-assign]
     step.engine = wanted
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,11 +22,46 @@ from ressl.errors import ResslError
 WARM_UP = 2  # steps before capture: the first compiles and chooses kernels, the second runs as the rest will
 
 
+class Watcher(Protocol):
+    """Who is told what a long start is busy with."""
+
+    def busy(self, what: str, done: int, total: int) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+class Start:
+    """The parts of a start, each told when it begins; in the end how long they took, if that was long."""
+
+    PARTS = ("compiling the views", "choosing convolutions", "compiling the step", "capturing it")
+    LONG = 5.0  # seconds
+
+    def __init__(self, watcher: Watcher | None) -> None:
+        self.watcher, self.began = watcher, list[float]()
+
+    def next(self) -> None:
+        self.began.append(time.monotonic())
+        if self.watcher is not None and len(self.began) <= len(self.PARTS):
+            self.watcher.busy(self.PARTS[len(self.began) - 1], len(self.began) - 1, len(self.PARTS))
+
+    def end(self) -> None:
+        self.next()
+        if self.watcher is not None and (whole := self.began[-1] - self.began[0]) > self.LONG:
+            each = zip(self.PARTS, pairwise(self.began), strict=True)
+            parts = ", ".join(f"{what} {after - before:.1f}" for what, (before, after) in each)
+            self.watcher.message(f"the step was ready after {whole:.1f} s ({parts})")
+
+
 class GraphedBody:
     """The body of a step as a CUDA graph, captured on first use and replayed ever after."""
 
-    def __init__(self, step: TrainStep, say: Callable[[str], None], rehearsal: Rehearsal | None = None) -> None:
-        self.step, self.plain, self.say, self.rehearsal = step, step.body, say, rehearsal
+    def __init__(
+        self,
+        step: TrainStep,
+        say: Callable[[str], None],
+        rehearsal: Rehearsal | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.step, self.plain, self.say, self.rehearsal, self.watcher = step, step.body, say, rehearsal, watcher
         self.graph: torch.cuda.CUDAGraph | None = None
         self.fixed: Batch | None = None  # where a streaming loader's batch is put for the graph to read
 
@@ -55,22 +93,28 @@ class GraphedBody:
 
     def _capture(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
         self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
-        side = torch.cuda.Stream(self.step.device)
+        side, start = torch.cuda.Stream(self.step.device), Start(self.watcher)
         with beside(side):
+            start.next()
             if self.rehearsal is not None:
                 self.step.prepare(fixed)  # the views are compiled while the rehearsal runs, the networks wait for it
+            start.next()
+            if self.rehearsal is not None:
                 self.rehearsal.join()
+            start.next()
             for _ in range(WARM_UP):
                 self.plain(fixed)
         join(side)
         put_back()
         torch.cuda.synchronize(self.step.device)
+        start.next()
         torch._C._cuda_clearCublasWorkspaces()  # of the streams that warmed up; those of the graph are its own
         self.graph = torch.cuda.CUDAGraph()
         with _growing_memory(), torch.cuda.graph(self.graph):
             self.plain(fixed)
         self.step.settle()
         self.step.turned = True  # what was looked at while warming up lies behind
+        start.end()
 
 
 @contextlib.contextmanager
