@@ -29,10 +29,10 @@ SMALL = {
 def test_a_resumed_run_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, precisions = [], []
 
-    def watched(step, engine, say, exact: bool) -> None:
+    def watched(step, engine, say, exact: bool, watcher) -> None:
         asked.append(exact)
         precisions.append(step.precision)
-        accelerate(step, engine, say, exact=exact)
+        accelerate(step, engine, say, exact=exact, watcher=watcher)
         if len(asked) == 1:
             finish = step.body
 
