@@ -50,7 +50,7 @@ def test_imagenet_trains_from_jpeg_files(tmp_path, words, shrunk, monkeypatch, c
     assert record["evaluations"]["linear"]["test_pictures"] == 12
     shown = capsys.readouterr().out
     assert "streaming: 32 pictures of up to 39 x 40" in shown
-    assert "**STL-10 and VOC07 have not been measured" in page(Ledger(tmp_path / "led"))
+    assert "STL-10, Tiny ImageNet and VOC07 have not been measured" in page(Ledger(tmp_path / "led"))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_lowshot_measures_one_run_by_four_numbers(tmp_path, words, lowshot, caps
     assert f"| ReSSL | K 16 | 79.17 | {rows[16]['mean']:.2f} (n 1) |" in text
     assert f"| ReSSL | all labels | 86.31 | {rows[None]['mean']:.2f} (n 1) |" in text
     assert "`ressl reproduce lowshot --only 'ReSSL, K 16' --seeds 0 --into mine` |" in text
-    assert "STL-10 and ImageNet have not been measured" in text
+    assert "STL-10, Tiny ImageNet and ImageNet have not been measured" in text
     monkeypatch.setattr(running, "make", lambda *a: pytest.fail("made again"))
     assert cli.main(["reproduce", "lowshot", "--only", "ReSSL", *words]) == 0
     assert "1 of them in the ledger, 0 to make" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ressl.reproduce.grid import Ledger, read
-from ressl.reproduce.tables import LOWSHOT
+from ressl.reproduce.tables import LOWSHOT, TITLES
 
 DIFFERENCES = """\
 Training:
@@ -65,7 +65,7 @@ def differences(ledger: Ledger) -> Iterator[str]:
 
 def not_measured(ledger: Ledger) -> Iterator[str]:
     measured = {record["recipe"]["data"] for record in ledger if "linear" in record["evaluations"]}
-    missing = [title for data, title in (("stl10", "STL-10"), ("imagenet", "ImageNet")) if data not in measured]
+    missing = [title for data, title in {**TITLES, "imagenet": "ImageNet"}.items() if data not in measured]
     if not any(read(record, LOWSHOT.cells[-1]) for record in ledger):
         missing.append("VOC07")
     if missing:
@@ -73,6 +73,7 @@ def not_measured(ledger: Ledger) -> Iterator[str]:
         names = f"{first} and {last}" if first else last
         yield "\n## Not measured\n"
         yield (
-            f"**{names} {'have' if first else 'has'} not been measured.** Their commands run end to end in the tests,\n"
-            "on small files in the official formats. That shows that they work, and nothing about their numbers."
+            f"**{names} {'have' if first else 'has'} not been measured.**\n"
+            "Their commands run end to end in the tests, on small files in the official formats. That shows that they "
+            "work, and\nnothing about their numbers."
         )

@@ -179,7 +179,7 @@ def _others(records: list[dict[str, Any]]) -> Iterator[str]:
 def changes(recipe: dict[str, Any]) -> str:
     """What a recorded recipe changes in the named one, in words."""
     if recipe["name"] not in RECIPES:
-        return ""
+        return f"method {recipe['method']}, image_size {recipe['image_size']}"  # chosen from the data
     named = plain(RECIPES[recipe["name"]])
     flat = lambda values: {k: v for k, v in values.items() if k != "options"} | dict(values["options"])
     was, now = flat(named), flat(plain(Recipe.from_json(json.dumps(recipe))))  # an older record lacks newer fields
