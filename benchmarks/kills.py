@@ -8,7 +8,6 @@ some random steps, and resumes it until it is done. Records how many steps were 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ressl.bench.suite import write
+from ressl.engine.records import read_metrics
 from ressl.reproduce.ledger import record, write_record
 from ressl.runs import Run
 
@@ -81,10 +81,8 @@ def disturbed(out: Path, words: list[str], moments: list[int], signum: signal.Si
 
 
 def last_step(out: Path) -> int:
-    log = out / "metrics.jsonl"
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    whole = [line for line in lines if line.endswith("}")]  # a killed run may leave half a line
-    return int(json.loads(whole[-1]).get("step", 0)) if whole else 0
+    """In the log."""
+    return max((row["step"] for row in read_metrics(out)), default=0)
 
 
 def kept_step(out: Path) -> int:

@@ -30,7 +30,7 @@ rows = log.read_text().splitlines()[:kept] if log.exists() else []
 log.write_text("".join(row + chr(10) for row in rows))
 for step in range(kept + 1, 21):
     with log.open("a") as file:
-        file.write(json.dumps({"step": step, "loss": 1 / step}) + chr(10))
+        file.write(json.dumps({"step": step, "epoch": step, "loss": 1 / step}) + chr(10))
     if step % 7 == 0:
         (out / "checkpoints" / f"step-{step:08d}.safetensors").touch()
     time.sleep(0.08)

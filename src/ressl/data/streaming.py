@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections import deque
@@ -25,6 +26,8 @@ from ressl.errors import ResslError
 # The share of broken files is judged once this many were seen (or all, where there are fewer): among a handful, one
 # more or less would decide.
 _JUDGED_AFTER = 1000
+_TOGETHER = 16  # pictures open at once in a worker
+_Cut = tuple[int, list[NDArray[np.uint8]]]  # which picture, and its crops
 
 
 class TooManyBroken(ResslError):
@@ -33,10 +36,6 @@ class TooManyBroken(ResslError):
 
 class LostWorker(ResslError):
     """A loader worker died, which is nobody's mistake here: it may go better another time."""
-
-
-_Cut = tuple[int, list[NDArray[np.uint8]]]  # which picture, and its crops
-_TOGETHER = 16  # pictures open at once
 
 
 class _Job(NamedTuple):
@@ -75,9 +74,7 @@ class _Cutter(Dataset[_Made]):
             rng.uniform(self.seed, job.step, self.rows, view.COLUMNS, rng.VIEWS + v)
             for v, view in enumerate(self.views)
         ]
-        crops = [torch.empty((len(job.ids), size, size, 3), dtype=torch.uint8) for size in self.sizes]
-        if get_worker_info() is not None:
-            crops = [crop.share_memory_() for crop in crops]  # here, else all of it would be copied there in the end
+        crops = [_empty(len(job.ids), size, size, 3) for size in self.sizes]
         filled, index, broken = [crop.numpy() for crop in crops], list[int](), dict[str, str]()
         try:
             for first in range(0, len(job.ids), _TOGETHER):
@@ -138,6 +135,14 @@ class _Cutter(Dataset[_Made]):
 
     def _index(self, sample: int, offset: int) -> int:
         return (sample + offset) % len(self.source)
+
+
+def _empty(*shape: int) -> Tensor:
+    """uint8; in a worker in memory that it shares with the main process, where else a copy would have to be put."""
+    if get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    # share_memory_() would copy what is not there yet; torch's own collate asks for such a storage, too.
+    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(math.prod(shape))).view(shape)
 
 
 def _as_it_is(made: Any) -> Any:
