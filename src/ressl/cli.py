@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ressl.commands import COMMANDS
-from ressl.engine.compiling import keep_compiled, small_workspaces, wake_card
+from ressl.engine.building import dismiss, hire
+from ressl.engine.compiling import keep_compiled, small_workspaces, wake_card, wants_card
+from ressl.engine.scouts import recall, send
 from ressl.engine.signals import Terminated, tidy_exit
 from ressl.errors import ResslError, printable, unknown
 
@@ -57,9 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     keep_compiled()
     small_workspaces()
-    wake_card(words)
     try:
         with tidy_exit():
+            if wants_card(words):
+                wake_card()
+                if words[0] == "pretrain":
+                    hire()
+                    send()
             return _main(words)
     except ResslError as error:
         print(f"ressl: {_who()}{printable(str(error))}", file=sys.stderr)
@@ -76,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder without permission
         print(f"ressl: {_who()}{printable(str(error))}", file=sys.stderr)
         return 2
+    finally:
+        dismiss()
+        recall()
 
 
 def _who() -> str:

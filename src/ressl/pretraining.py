@@ -23,6 +23,7 @@ from ressl.engine.compiling import wake_compiler
 from ressl.engine.launchers import launch, own_cores, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.engine.processes import Team, device_for, groups_here, joined
+from ressl.engine.scouts import assign, recall, send
 from ressl.engine.streams import on_device
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
@@ -32,6 +33,7 @@ from ressl.recipes import RECIPES, Recipe, choose_recipe, get_recipe, method_opt
 from ressl.recipes.baselines import SAMPLES
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
+from ressl.scouting import tasks
 from ressl.surveying import survey
 from ressl.training import Settings, check_fits, knn_while_training, now, train
 
@@ -80,6 +82,7 @@ def pretrain(
             return _pretrain(recipe, out, resume, settings, display, changes, team)
     finally:
         dismiss()
+        recall()
 
 
 def _pretrain(
@@ -114,6 +117,7 @@ def _pretrain(
         wake_compiler(place)
         if team.world == 1:
             hire()
+            send()
     method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     if not resume:
         method.check_start([view.size for view in chosen.views])
@@ -131,6 +135,10 @@ def _pretrain(
         chosen = fitted
         method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     check_fits(chosen, method, loader)
+    if type(loader) is ResidentLoader:
+        assign(tasks(chosen, loader, settings, place))
+    else:
+        recall()
     for remark in method.remarks:
         display.message(remark)
     evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display, team)

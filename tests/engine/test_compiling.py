@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ressl.engine import compiling
-from ressl.engine.compiling import keep_compiled, small_workspaces, wake_card
+from ressl.engine.compiling import keep_compiled, small_workspaces, wants_card
 
 NAMES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -63,21 +63,14 @@ def test_workspaces_are_small_unless_the_user_has_said_otherwise(monkeypatch: py
         ("pretrain cifar10", True, False),
     ],
 )
-def test_the_card_is_woken_by_those_who_use_it(
-    words: str, several: bool, wakes: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_card_is_wanted_by_those_who_use_it(
+    words: str, several: bool, wakes: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    begun: list[object] = []
-
-    class Thread:
-        def __init__(self, **how: object) -> None: ...
-
-        def start(self) -> None:
-            begun.append(self)
-
-    monkeypatch.setattr(compiling.threading, "Thread", Thread)
     for name in ("WORLD_SIZE", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     if several:
         monkeypatch.setenv("WORLD_SIZE", "2")
-    wake_card(words.split())
-    assert bool(begun) == wakes
+    monkeypatch.setattr(compiling, "NVIDIA", tmp_path)  # there is one
+    assert wants_card(words.split()) == wakes
+    monkeypatch.setattr(compiling, "NVIDIA", tmp_path / "nothing")
+    assert not wants_card(words.split())

@@ -7,6 +7,8 @@ import pytest
 from ressl.engine import graphs
 from ressl.engine.graphs import Start
 
+PARTS = ("compiling the views", "choosing convolutions", "compiling the step", "capturing it")
+
 
 class Told:
     def __init__(self) -> None:
@@ -28,10 +30,10 @@ def test_every_part_is_told_and_a_long_start_is_accounted_for(
     monkeypatch.setattr(graphs.time, "monotonic", lambda: next(clock))
     for told in (Told(), None):
         start = Start(told)
-        for _ in Start.PARTS:
-            start.next()
+        for what in PARTS:
+            start.next(what)
         start.end()
         if told is not None:
-            assert told.parts == [(what, i, 4) for i, what in enumerate(Start.PARTS)]
+            assert told.parts == [(what, i, 4) for i, what in enumerate(PARTS)]
             each = "compiling the views 2.5, choosing convolutions 2.5, compiling the step 2.5, capturing it 2.5"
             assert told.said == ([f"the step was ready after 10.0 s ({each})"] if long else [])

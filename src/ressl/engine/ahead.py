@@ -2,7 +2,7 @@
 
 A kernel is compiled when it is first launched, and a network has some forty variants of ours. Here a sketch of the
 network (shapes, no memory) says which ones it will launch, and other processes compile them. Then a rehearsal lets the
-library choose its convolutions. Without it a cold start is slower, and nothing else changes.
+library choose its convolutions, in the thread that will use them: it remembers a choice for that thread alone. Without it a cold start is slower, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ressl.nn.crops import forward_crops
 
 
 class Rehearsal(threading.Thread):
-    """Builds and chooses every kernel of a training step of ``network`` on pictures of ``shape``, once started.
+    """Builds every kernel of a training step of ``network`` on pictures of ``shape``, once started.
 
     ``calls``: how many views of that shape the network takes at once, in each of its calls that differ. Whoever needs a
     kernel before it is ready makes it himself. ``also``: what else is to be built. ``how`` as for :func:`fuse`.
@@ -47,6 +47,10 @@ class Rehearsal(threading.Thread):
     def run(self) -> None:
         with contextlib.suppress(Exception), torch.cuda.device(self.device):  # a mistake comes again in the step itself
             build(self.found, _target())
+
+    def choose(self) -> None:
+        """The convolutions, once, when it has been joined."""
+        with contextlib.suppress(Exception), torch.cuda.device(self.device):
             assert self.twin is not None
             _once(self.twin, self.shape, self.dtype, self.calls)
             torch.cuda.synchronize(self.device)

@@ -16,10 +16,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ressl.engine.scouts import cold
+
 if TYPE_CHECKING:
     from ressl.engine.launching import Launch
 
-PROCESSES = 8
+PROCESSES = 12
 _COMMAND = [sys.executable, "-P", "-m", "ressl.engine.building"]  # -P: a json.py in the user's folder is not ours
 _hired: list[subprocess.Popen[str]] = []
 
@@ -30,8 +32,7 @@ def hire() -> None:
     Not where kernels have been built before: most likely there is nothing to do. Whoever hires must :func:`build` or
     :func:`dismiss`.
     """
-    cache = os.environ.get("TRITON_CACHE_DIR")
-    if not _hired and cache is not None and not any(Path(cache).glob("built-*")):
+    if not _hired and cold():
         _hired.extend(_builders(_fitting()))
 
 
@@ -60,7 +61,7 @@ def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
 
 
 def _fitting() -> int:
-    return min(PROCESSES, max(1, (os.cpu_count() or 1) // 2))
+    return min(PROCESSES, max(1, (os.cpu_count() or 1) * 3 // 4))
 
 
 def _builders(count: int) -> list[subprocess.Popen[str]]:

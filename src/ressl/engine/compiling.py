@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+NVIDIA = Path("/dev/nvidiactl")  # there where a driver is
 ON_A_CARD = ("pretrain", "evaluate", "embed")  # commands that certainly want one, if there is one
 
 
@@ -38,19 +39,22 @@ def small_workspaces() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
 
 
-def wake_card(arguments: Sequence[str]) -> None:
-    """Begin the first use of a card, which takes seconds, while Python still imports what a command needs.
+def wants_card(arguments: Sequence[str]) -> bool:
+    """Whether a command line will use the first NVIDIA card of this machine, as far as can be told before all imports.
 
-    Not for a process among several, which has a card of its own to choose, nor where another one is asked for.
+    Not a process among several, which has a card of its own to choose, nor where another one is asked for.
     """
     several = {"WORLD_SIZE", "SLURM_NTASKS"} & os.environ.keys()
     if several or not arguments or arguments[0] not in ON_A_CARD or {"-h", "--help"} & set(arguments):
-        return
+        return False
     asked = [
         b.removeprefix("--device=") for a, b in pairwise(arguments) if a == "--device" or b.startswith("--device=")
     ]
-    if not set(asked) <= {"auto", "cuda"}:
-        return
+    return set(asked) <= {"auto", "cuda"} and NVIDIA.exists()
+
+
+def wake_card() -> None:
+    """Begin the first use of a card, which takes seconds, while Python still imports what a command needs."""
 
     def start() -> None:
         with contextlib.suppress(Exception):

@@ -154,7 +154,8 @@ class LowPrecisionWeights:
         trained = [name for name, copy in self.copies.items() if copy.grad is not None]
         low = [self.copies[name].grad for name in trained]
         full = [torch.empty_like(self.masters[name]) for name in trained]
-        torch._foreach_copy_(full, low)  # type: ignore[arg-type]
+        if trained:
+            torch._foreach_copy_(full, low)  # type: ignore[arg-type]
         for name, gradient in zip(trained, full, strict=True):
             self.masters[name].grad = gradient
         self.forget()

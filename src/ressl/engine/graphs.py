@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ressl.data.batches import Batch
+from ressl.engine import scouts
 from ressl.engine.ahead import Rehearsal
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
@@ -32,22 +33,21 @@ class Watcher(Protocol):
 class Start:
     """The parts of a start, each told when it begins; in the end how long they took, if that was long."""
 
-    PARTS = ("compiling the views", "choosing convolutions", "compiling the step", "capturing it")
+    PARTS = 4
     LONG = 5.0  # seconds
 
     def __init__(self, watcher: Watcher | None) -> None:
-        self.watcher, self.began = watcher, list[float]()
+        self.watcher, self.began = watcher, list[tuple[str, float]]()
 
-    def next(self) -> None:
-        self.began.append(time.monotonic())
-        if self.watcher is not None and len(self.began) <= len(self.PARTS):
-            self.watcher.busy(self.PARTS[len(self.began) - 1], len(self.began) - 1, len(self.PARTS))
+    def next(self, what: str) -> None:
+        if self.watcher is not None:
+            self.watcher.busy(what, len(self.began), self.PARTS)
+        self.began.append((what, time.monotonic()))
 
     def end(self) -> None:
-        self.next()
-        if self.watcher is not None and (whole := self.began[-1] - self.began[0]) > self.LONG:
-            each = zip(self.PARTS, pairwise(self.began), strict=True)
-            parts = ", ".join(f"{what} {after - before:.1f}" for what, (before, after) in each)
+        self.began.append(("", time.monotonic()))
+        if self.watcher is not None and (whole := self.began[-1][1] - self.began[0][1]) > self.LONG:
+            parts = ", ".join(f"{what} {after - before:.1f}" for (what, before), (_, after) in pairwise(self.began))
             self.watcher.message(f"the step was ready after {whole:.1f} s ({parts})")
 
 
@@ -95,19 +95,15 @@ class GraphedBody:
         self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
         side, start = torch.cuda.Stream(self.step.device), Start(self.watcher)
         with beside(side):
-            start.next()
             if self.rehearsal is not None:
-                self.step.prepare(fixed)  # the views are compiled while the rehearsal runs, the networks wait for it
-            start.next()
-            if self.rehearsal is not None:
-                self.rehearsal.join()
-            start.next()
+                self._make_ready(self.rehearsal, fixed, start)
+            start.next("compiling the step")
             for _ in range(WARM_UP):
                 self.plain(fixed)
         join(side)
         put_back()
         torch.cuda.synchronize(self.step.device)
-        start.next()
+        start.next("capturing it")
         torch._C._cuda_clearCublasWorkspaces()  # of the streams that warmed up; those of the graph are its own
         self.graph = torch.cuda.CUDAGraph()
         with _growing_memory(), torch.cuda.graph(self.graph):
@@ -115,6 +111,22 @@ class GraphedBody:
         self.step.settle()
         self.step.turned = True  # what was looked at while warming up lies behind
         start.end()
+
+    def _make_ready(self, rehearsal: Rehearsal, fixed: Batch | None, start: Start) -> None:
+        """Views and networks, each while other processes work for the other one."""
+
+        def views() -> None:
+            start.next("compiling the views")
+            scouts.back()
+            self.step.prepare(fixed)
+
+        def networks() -> None:
+            start.next("choosing convolutions")
+            rehearsal.join()
+            rehearsal.choose()
+
+        for part in (networks, views) if scouts.out() else (views, networks):
+            part()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,119 @@
+"""What the compiler makes of a training step, made by other processes while the first readies its networks.
+
+The compiler is Python, and takes half of a cold start. It leaves its work in a cache on disk, so that others can do it:
+one for the views, one for the rest, with networks that give zeros of the right shape and an optimiser that does nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ressl.data.base import ArraySource
+from ressl.data.loaders import ResidentLoader
+from ressl.engine.accelerate import ALL_IDEAS, accelerate
+from ressl.engine.graphs import GraphedBody
+from ressl.engine.loop import Rhythm
+from ressl.engine.step import TrainStep
+from ressl.recipes import Recipe
+from ressl.runs import build_method
+from ressl.training import Settings, build_step
+
+
+PARTS = ("views", "rest")
+
+
+def tasks(recipe: Recipe, loader: ResidentLoader, settings: Settings, place: torch.device) -> list[str]:
+    """One for each part: all that decides what is compiled."""
+    return [
+        json.dumps(
+            {
+                "part": part,
+                "recipe": recipe.to_json(),
+                "pictures": list(loader.images.shape),
+                "classes": loader.classes if loader.labels is not None else None,
+                "settings": asdict(settings),
+                "place": str(place),
+            }
+        )
+        for part in PARTS
+    ]
+
+
+def scout(task: dict[str, Any]) -> None:
+    """Compile a part of the step that the task tells of."""
+    recipe, place = Recipe.from_json(task["recipe"]), torch.device(task["place"])
+    settings = Settings(**{**task["settings"], "rhythm": Rhythm(**task["settings"]["rhythm"])})
+    labels = None if task["classes"] is None else torch.zeros(task["pictures"][0], dtype=torch.int64)
+    pictures = torch.zeros(task["pictures"], dtype=torch.uint8, device=place)
+    source = ArraySource("", pictures, labels, [str(i) for i in range(task["classes"] or 0)])
+    loader = ResidentLoader(source, recipe.batch_size, place, recipe.seed)
+    step = build_step(recipe, build_method(recipe), loader, settings, place)
+    hollow(step, views=task["part"] == "rest")
+    accelerate(step, settings.engine, ideas=replace(ALL_IDEAS, fused_norms=False), exact=settings.exact)
+    take(step, whole=task["part"] == "rest")
+
+
+def hollow(step: TrainStep, views: bool) -> None:
+    """Let the networks of ``step`` give zeros of the shape they would give, and its views if told so."""
+    for child in step.method.children():
+        if any(True for _ in child.parameters()):
+            child.forward = _zeros(child)
+    if views:
+        shapes = [(step.loader.batch_size, 3, view.size, view.size) for view in step.views.views]
+        made = lambda shape: torch.zeros(shape, dtype=step.precision, device=step.device)
+        step.make_views = lambda number, batch: [  # type: ignore[method-assign]
+            made(shape).contiguous(memory_format=step.memory_format) for shape in shapes
+        ]
+
+
+def take(step: TrainStep, whole: bool) -> None:
+    """The first step, without an optimiser, or what comes before its networks."""
+    step.grad_norm = lambda: torch.zeros((), device=step.device)  # type: ignore[method-assign]
+    step.optimiser.step = lambda: None  # type: ignore[method-assign, assignment]
+    step.begin_epoch(0)
+    if whole:
+        (step.body.plain if isinstance(step.body, GraphedBody) else step.body)(None)
+    else:
+        with torch.no_grad():
+            step.prepare(None)
+
+
+def _zeros(network: nn.Module) -> Callable[..., Any]:
+    """A network's outputs by shape alone: a copy without memory tells it."""
+    sketch = copy.deepcopy(network).to("meta")
+
+    def forward(*args: Any, **named: Any) -> Any:
+        given = _tensors(args)
+        made = sketch.to(given[0].dtype)(*_on(args, "meta"), **named)
+        return _on(made, given[0].device)
+
+    return forward
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [x for part in tree for x in _tensors(part)] if isinstance(tree, (list, tuple)) else []
+
+
+def _on(tree: Any, where: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return torch.zeros_like(tree, device=where).requires_grad_(tree.requires_grad)
+    return type(tree)(_on(part, where) for part in tree) if isinstance(tree, (list, tuple)) else tree
+
+
+def main() -> None:
+    if asked := sys.stdin.read():
+        scout(json.loads(asked))
+
+
+if __name__ == "__main__":
+    main()
