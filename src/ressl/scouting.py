@@ -1,7 +1,7 @@
 """What the compiler makes of a training step, made by other processes while the first readies its networks.
 
-The compiler is Python, and takes half of a cold start. It leaves its work in a cache on disk, so that others can do it:
-one for the views, one for the rest, with networks that give zeros of the right shape and an optimiser that does nothing.
+The compiler is Python, and takes half of a cold start. It leaves its work in a cache on disk, so that others can do it,
+one for the views, one for the rest: with networks that give zeros of the right shape and an optimiser at rest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl.data.base import ArraySource
+from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.accelerate import ALL_IDEAS, accelerate
 from ressl.engine.graphs import GraphedBody
@@ -25,7 +26,6 @@ from ressl.engine.step import TrainStep
 from ressl.recipes import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
-
 
 PARTS = ("views", "rest")
 
@@ -68,10 +68,12 @@ def hollow(step: TrainStep, views: bool) -> None:
             child.forward = _zeros(child)
     if views:
         shapes = [(step.loader.batch_size, 3, view.size, view.size) for view in step.views.views]
-        made = lambda shape: torch.zeros(shape, dtype=step.precision, device=step.device)
-        step.make_views = lambda number, batch: [  # type: ignore[method-assign]
-            made(shape).contiguous(memory_format=step.memory_format) for shape in shapes
-        ]
+
+        def make_views(number: Tensor, batch: Batch | None) -> list[Tensor]:
+            made = [torch.zeros(shape, dtype=step.precision, device=step.device) for shape in shapes]
+            return [view.contiguous(memory_format=step.memory_format) for view in made]
+
+        step.make_views = make_views  # type: ignore[method-assign, assignment]
 
 
 def take(step: TrainStep, whole: bool) -> None:

@@ -39,7 +39,7 @@ def test_hired_builders_do_the_work_or_go_home(tmp_path: Path, monkeypatch: pyte
     few = [launch for launch in found if launch.kernel.__name__ == "_apply"][:1]
     hire()
     started = [*building._hired]
-    assert len(started) == max(1, min(building.PROCESSES, (os.cpu_count() or 1) // 2))
+    assert len(started) == max(1, min(building.PROCESSES, (os.cpu_count() or 1) * 3 // 4))
     hire()  # once is enough
     assert building._hired == started
     monkeypatch.setattr(building, "_builders", lambda count: pytest.fail("there are builders already"))

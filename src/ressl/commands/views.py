@@ -8,6 +8,7 @@ from typing import Any
 
 from ressl.commands.shared import picture_file, positive
 from ressl.data.sources import guess_data, open_source, parse_data, pretrain_split
+from ressl.engine.loop import device_of
 from ressl.errors import ResslError
 from ressl.inspecting import views_of
 from ressl.recipes import Recipe, choose_recipe, get_recipe
@@ -55,7 +56,8 @@ def _recipe(what: str | None, data: str | None) -> tuple[Recipe, str | None]:
         if data is None:
             raise ResslError("nothing to look at: name a recipe (see 'ressl recipes'), a run folder, or --data FOLDER")
         kind = guess_data(data)
-        return choose_recipe(kind, survey(open_source(kind, "train", data), False))[0], data
+        on_gpu = device_of("auto").type == "cuda"  # it decides the size, as for pretrain
+        return choose_recipe(kind, survey(open_source(kind, "train", data), on_gpu))[0], data
     if (Path(what) / "recipe.json").is_file():
         run = Run.open(what)
         recipe, place = run.recipe, run.facts.get("data")

@@ -2,7 +2,8 @@
 
 A kernel is compiled when it is first launched, and a network has some forty variants of ours. Here a sketch of the
 network (shapes, no memory) says which ones it will launch, and other processes compile them. Then a rehearsal lets the
-library choose its convolutions, in the thread that will use them: it remembers a choice for that thread alone. Without it a cold start is slower, and nothing else changes.
+library choose its convolutions, in the thread that will use them, for which alone it remembers its choice. Without all
+this a cold start is slower, and nothing else changes.
 """
 
 from __future__ import annotations

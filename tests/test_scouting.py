@@ -1,0 +1,90 @@
+"""A step taken ahead by other processes makes the compiler meet what the real one does."""
+
+from __future__ import annotations
+
+import functools
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from ressl import scouting
+from ressl.data.base import ArraySource
+from ressl.data.loaders import ResidentLoader
+from ressl.engine import accelerate
+from ressl.engine.accelerate import ALL_IDEAS
+from ressl.engine.step import TrainStep
+from ressl.methods import METHODS
+from ressl.recipes import Recipe, get_recipe
+from ressl.runs import build_method
+from ressl.training import Settings, build_step
+
+CPU = torch.device("cpu")
+
+
+def recipe_of(method: str) -> Recipe:
+    small = get_recipe("cifar10").replace(method=method, width=8, batch_size=32, bn_groups=4, epochs=2)
+    return small.replace(bank_size=64) if method in ("instdisc", "localagg", "pcl-v2") else small
+
+
+def loader_of(recipe: Recipe) -> ResidentLoader:
+    labels = torch.arange(64) % 10
+    pictures = torch.zeros(64, 3, 32, 32, dtype=torch.uint8)
+    return ResidentLoader(ArraySource("", pictures, labels, [str(i) for i in range(10)]), 32, CPU, recipe.seed)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("seed", "cpc-v2")])
+@pytest.mark.parametrize("part", range(2), ids=scouting.PARTS)
+def test_every_method_is_told_and_taken(method: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(method)
+    told = scouting.tasks(recipe, loader_of(recipe), Settings(device="cpu", engine="eager"), CPU)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(told[part]))
+    taken: list[TrainStep] = []
+    take = scouting.take
+    monkeypatch.setattr(scouting, "take", lambda step, whole: (take(step, whole), taken.append(step)))
+    scouting.main()
+    assert [int(step.step) for step in taken] == [part]  # the views alone are no step
+
+
+def test_who_is_told_nothing_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(scouting, "scout", lambda task: pytest.fail("there was no task"))
+    scouting.main()
+
+
+@pytest.mark.parametrize("method", ["ressl", "simclr", "byol"])
+def test_the_compiler_meets_the_same_programs(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: set[Any] = set()
+
+    def note(program: torch.fx.GraphModule, given: list[Any]) -> Callable[..., Any]:
+        kind = lambda x: (x.shape, x.dtype, x.stride(), x.requires_grad) if isinstance(x, torch.Tensor) else x
+        met.add((program.code, tuple(kind(x) for x in given)))
+        return program.forward
+
+    noting = functools.partial(torch.compile, backend=note)
+    monkeypatch.setattr(torch, "compile", noting)
+    monkeypatch.setattr(accelerate, "look_ahead", functools.partial(accelerate.look_ahead, compiled=noting))
+    recipe = recipe_of(method)
+
+    def programs(hollow: bool | None) -> set[Any]:
+        met.clear()
+        torch._dynamo.reset()
+        settings = Settings(device="cpu", precision="bf16")
+        step = build_step(recipe, build_method(recipe), loader_of(recipe), settings, CPU)
+        if hollow is not None:
+            scouting.hollow(step, views=hollow)
+        accelerate._for_graph(step, replace(ALL_IDEAS, fused_norms=False, gradient_stream=False, teacher_stream=False))
+        if hollow is not None:
+            scouting.take(step, whole=hollow)
+        else:
+            step.begin_epoch(0)
+            step.body(None)
+        return {*met}
+
+    real = programs(None)
+    assert len(real) >= 5
+    assert real <= programs(False) | programs(True)
