@@ -35,8 +35,9 @@ from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
 from ressl.scouting import tasks
 from ressl.surveying import survey
-from ressl.training import Settings, check_fits, knn_while_training, now, train
+from ressl.training import Settings, as_begun, check_fits, knn_while_training, now, train
 
+ASKED = ("exact", "precision")  # what a run goes on with, unless told otherwise
 LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
 
 
@@ -106,9 +107,10 @@ def _pretrain(
             display.message(f"warning: {warning}")
         if run is None and out is not None:
             Run.refuse_existing(out)
-    said = team.tell([chosen.to_json(), settings.data, resume, asdict(settings.rhythm)] if team.leads else None)
-    chosen, resume = Recipe.from_json(said[0]), said[2]
-    settings = replace(settings, data=said[1], rhythm=Rhythm(**said[3]))
+    said = team.tell([chosen.to_json(), resume, asdict(settings)] if team.leads else None)
+    chosen, resume = Recipe.from_json(said[0]), said[1]
+    theirs = said[2] | {"rhythm": Rhythm(**said[2]["rhythm"])}
+    settings = replace(settings, **{key: theirs[key] for key in ("data", "rhythm", "exact", "precision")})
     # All that can be wrong is looked at before anything is written or, which may take long, read.
     if settings.engine not in ENGINES:
         raise unknown("engine", settings.engine, ENGINES)
@@ -143,9 +145,13 @@ def _pretrain(
         display.message(remark)
     evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display, team)
     if run is None and team.leads:
-        facts = {"data": str(Path(settings.data).resolve()) if settings.data else None, "started": now()}
+        facts: dict[str, Any] = {
+            "data": str(Path(settings.data).resolve()) if settings.data else None,
+            "started": now(),
+        }
         named = {"launch": launch()} if launch() else {}
-        run = Run.create(out or default_out(chosen), chosen, {**facts, "rhythm": asdict(settings.rhythm), **named})
+        facts |= {"rhythm": asdict(settings.rhythm), "asked": {key: getattr(settings, key) for key in ASKED}}
+        run = Run.create(out or default_out(chosen), chosen, {**facts, **named})
     run = Run(team.tell(str(run.path) if run else None))
     if broken:
         check_broken(broken, len(source), run.list_broken(broken) if team.leads else run.path / "broken.txt")
@@ -181,7 +187,8 @@ def _what(
         run = Run.open(out)
         chosen = _continued(run, recipe, changes)
         data = settings.data or run.facts.get("data")
-        return run, chosen, replace(settings, data=data, rhythm=_paced(run, settings.rhythm))
+        begun = as_begun(settings, run.facts.get("asked"))
+        return run, chosen, replace(begun, data=data, rhythm=_paced(run, settings.rhythm))
     if recipe is not None:
         return None, _completed(_named(recipe).replace(**changes), changes), settings
     if settings.data is None:

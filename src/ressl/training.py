@@ -73,7 +73,7 @@ def train(
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
     facts = checkpoint.facts if checkpoint else {}
-    settings = _as_begun(settings, facts)
+    settings = as_begun(settings, facts)
     step = build_step(recipe, method, loader, settings, place)
     if team.world > 1:
         share_batch_norm(method)
@@ -153,10 +153,11 @@ def _as_it_runs(settings: Settings, step: TrainStep, before: Mapping[str, Any]) 
     return {"exact": exact, "precision": "bf16" if step.precision == torch.bfloat16 else "fp32"}
 
 
-def _as_begun(settings: Settings, facts: Mapping[str, Any]) -> Settings:
-    """A resumed run goes on as it was begun, unless told otherwise."""
-    exact = settings.exact or facts.get("exact") is True
-    begun = facts.get("precision") if settings.precision == "auto" else None
+def as_begun(settings: Settings, facts: object) -> Settings:
+    """A resumed run goes on as it was begun, unless told otherwise. ``facts``: its checkpoint's, or its own."""
+    told: dict[str, Any] = facts if isinstance(facts, dict) else {}  # anybody may have written it
+    exact = settings.exact or told.get("exact") is True
+    begun = told.get("precision") if settings.precision == "auto" else None
     return replace(settings, exact=exact, precision=begun if begun in ("bf16", "fp32") else settings.precision)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import ressl
+import ressl.runs
 import ressl.training
 from ressl.cli import main
 from ressl.engine.accelerate import accelerate
@@ -26,7 +28,8 @@ SMALL = {
 }
 
 
-def test_a_resumed_run_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("saved", [True, False], ids=["saved", "killed before its first checkpoint"])
+def test_a_resumed_run_goes_on_as_it_was_begun(saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, precisions = [], []
 
     def watched(step, engine, say, exact: bool, watcher) -> None:
@@ -56,9 +59,12 @@ def test_a_resumed_run_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pyte
             rhythm=Rhythm(checkpoint_steps=1, log_steps=1),
             **SMALL,
         )
+    if not saved:
+        shutil.rmtree(out / "checkpoints")
     assert main(["pretrain", "--resume", "--out", str(out), "--device", "cpu", "--quiet"]) == 0
     assert asked == [True, True]
     assert precisions == [torch.bfloat16, torch.bfloat16]  # which this device would not choose
+    assert ressl.runs.Run.open(out).checkpoint().facts["exact"] is True
 
 
 def test_the_command_line_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
