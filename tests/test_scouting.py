@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ import torch
 from ressl import scouting
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
-from ressl.engine import accelerate
+from ressl.engine import accelerate, scouts
 from ressl.engine.accelerate import ALL_IDEAS
 from ressl.engine.step import TrainStep
 from ressl.methods import METHODS
@@ -38,20 +39,22 @@ def loader_of(recipe: Recipe) -> ResidentLoader:
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("seed", "cpc-v2")])
-@pytest.mark.parametrize("part", range(2), ids=scouting.PARTS)
-def test_every_method_is_told_and_taken(method: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", scouts.PARTS)
+def test_every_method_is_told_and_taken(method: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(method)
-    told = scouting.tasks(recipe, loader_of(recipe), Settings(device="cpu", engine="eager"), CPU)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(told[part]))
+    told = scouting.task(recipe, loader_of(recipe), Settings(device="cpu", engine="eager"), CPU)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({**told, "part": part})))
+    monkeypatch.setattr(scouting, "wake_compiler", lambda device: None)
     taken: list[TrainStep] = []
     take = scouting.take
     monkeypatch.setattr(scouting, "take", lambda step, whole: (take(step, whole), taken.append(step)))
     scouting.main()
-    assert [int(step.step) for step in taken] == [part]  # the views alone are no step
+    assert [int(step.step) for step in taken] == [part == "rest"]  # the views alone are no step
 
 
 def test_who_is_told_nothing_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setattr(scouting, "wake_compiler", lambda device: None)
     monkeypatch.setattr(scouting, "scout", lambda task: pytest.fail("there was no task"))
     scouting.main()
 
@@ -79,6 +82,7 @@ def test_the_compiler_meets_the_same_programs(method: str, monkeypatch: pytest.M
             scouting.hollow(step, views=hollow)
         accelerate._for_graph(step, replace(ALL_IDEAS, fused_norms=False, gradient_stream=False, teacher_stream=False))
         if hollow is not None:
+            step.engine = "graph"
             scouting.take(step, whole=hollow)
         else:
             step.begin_epoch(0)

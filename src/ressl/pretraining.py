@@ -17,13 +17,13 @@ from ressl.data.reading import check_broken
 from ressl.data.sources import guess_data, open_source, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.data.views import describe
+from ressl.engine import scouts
 from ressl.engine.accelerate import ENGINES
 from ressl.engine.building import dismiss, hire
 from ressl.engine.compiling import wake_compiler
 from ressl.engine.launchers import launch, own_cores, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.engine.processes import Team, device_for, groups_here, joined
-from ressl.engine.scouts import assign, recall, send
 from ressl.engine.streams import on_device
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
@@ -33,7 +33,7 @@ from ressl.recipes import RECIPES, Recipe, choose_recipe, get_recipe, method_opt
 from ressl.recipes.baselines import SAMPLES
 from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
-from ressl.scouting import tasks
+from ressl.scouting import task
 from ressl.surveying import survey
 from ressl.training import Settings, as_begun, check_fits, knn_while_training, now, train
 
@@ -83,7 +83,7 @@ def pretrain(
             return _pretrain(recipe, out, resume, settings, display, changes, team)
     finally:
         dismiss()
-        recall()
+        scouts.recall()
 
 
 def _pretrain(
@@ -116,10 +116,10 @@ def _pretrain(
         raise unknown("engine", settings.engine, ENGINES)
     precision_of(settings.precision, place)
     if place.type == "cuda" and settings.engine != "eager":
-        wake_compiler(place)
         if team.world == 1:
             hire()
-            send()
+            scouts.send()
+        wake_compiler(place, helpers=not scouts.out())
     method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     if not resume:
         method.check_start([view.size for view in chosen.views])
@@ -138,9 +138,9 @@ def _pretrain(
         method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     check_fits(chosen, method, loader)
     if type(loader) is ResidentLoader:
-        assign(tasks(chosen, loader, settings, place))
+        scouts.assign(task(chosen, loader, settings, place))
     else:
-        recall()
+        scouts.recall()
     for remark in method.remarks:
         display.message(remark)
     evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display, team)

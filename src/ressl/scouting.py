@@ -6,7 +6,9 @@ one for the views, one for the rest: with networks that give zeros of the right 
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -15,11 +17,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchvision.models.resnet import ResNet
 
 from ressl.data.base import ArraySource
 from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.accelerate import ALL_IDEAS, accelerate
+from ressl.engine.compiling import wake_compiler
+from ressl.engine.convolutions import stem, stem_columns, stem_pixels
 from ressl.engine.graphs import GraphedBody
 from ressl.engine.loop import Rhythm
 from ressl.engine.step import TrainStep
@@ -27,24 +32,16 @@ from ressl.recipes import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
-PARTS = ("views", "rest")
 
-
-def tasks(recipe: Recipe, loader: ResidentLoader, settings: Settings, place: torch.device) -> list[str]:
-    """One for each part: all that decides what is compiled."""
-    return [
-        json.dumps(
-            {
-                "part": part,
-                "recipe": recipe.to_json(),
-                "pictures": list(loader.images.shape),
-                "classes": loader.classes if loader.labels is not None else None,
-                "settings": asdict(settings),
-                "place": str(place),
-            }
-        )
-        for part in PARTS
-    ]
+def task(recipe: Recipe, loader: ResidentLoader, settings: Settings, place: torch.device) -> dict[str, Any]:
+    """All that decides what is compiled."""
+    return {
+        "recipe": recipe.to_json(),
+        "pictures": list(loader.images.shape),
+        "classes": loader.classes if loader.labels is not None else None,
+        "settings": asdict(settings),
+        "place": str(place),
+    }
 
 
 def scout(task: dict[str, Any]) -> None:
@@ -82,10 +79,22 @@ def take(step: TrainStep, whole: bool) -> None:
     step.optimiser.step = lambda: None  # type: ignore[method-assign, assignment]
     step.begin_epoch(0)
     if whole:
+        if step.engine == "graph":
+            first_layers(step)
         (step.body.plain if isinstance(step.body, GraphedBody) else step.body)(None)
     else:
         with torch.no_grad():
             step.prepare(None)
+
+
+def first_layers(step: TrainStep) -> None:
+    """Of networks that our kernels run; what their first layer reads is compiled, too."""
+    seen = torch.compile(stem_columns), torch.compile(stem_pixels)
+    with torch.no_grad(), torch.autocast(step.device.type, dtype=step.precision):
+        for view in {view.shape: view for view in step.make_views(step.step, None)}.values():
+            for part in step.method.modules():
+                if isinstance(part, ResNet):
+                    stem(part.conv1, view, *seen)
 
 
 def _zeros(network: nn.Module) -> Callable[..., Any]:
@@ -113,6 +122,9 @@ def _on(tree: Any, where: Any) -> Any:
 
 
 def main() -> None:
+    with contextlib.suppress(Exception):  # while nothing has been asked for yet
+        wake_compiler(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        importlib.import_module("torch._inductor.compile_fx")
     if asked := sys.stdin.read():
         scout(json.loads(asked))
 

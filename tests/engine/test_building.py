@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ressl.engine import building
-from ressl.engine.ahead import launches
+from ressl.engine.ahead import sketched
 from ressl.engine.building import build, dismiss, hire
 from ressl.engine.launching import noted
 from ressl.engine.optimisers import build_sgd
@@ -20,7 +20,7 @@ H200 = ("cuda", 90, 32)
 
 def test_what_a_network_will_launch_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    found = launches(build_backbone("resnet10", "small", width=8, bn_groups=2), (8, 3, 32, 32), torch.bfloat16)
+    found, _ = sketched(build_backbone("resnet10", "small", width=8, bn_groups=2), (8, 3, 32, 32), torch.bfloat16)
     few = [launch for launch in found if launch.kernel.__name__ == "_apply"][:2]
     build(few, H200)
     assert len(list(tmp_path.glob("*/*.cubin"))) == len(few) == 2
@@ -35,11 +35,11 @@ def test_what_a_network_will_launch_is_built_once(tmp_path: Path, monkeypatch: p
 
 def test_hired_builders_do_the_work_or_go_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    found = launches(build_backbone("resnet10", "small", width=8, bn_groups=2), (8, 3, 32, 32), torch.bfloat16)
+    found, _ = sketched(build_backbone("resnet10", "small", width=8, bn_groups=2), (8, 3, 32, 32), torch.bfloat16)
     few = [launch for launch in found if launch.kernel.__name__ == "_apply"][:1]
     hire()
     started = [*building._hired]
-    assert len(started) == max(1, min(building.PROCESSES, (os.cpu_count() or 1) * 3 // 4))
+    assert len(started) == max(1, min(building.PROCESSES, (os.cpu_count() or 1) // 2))
     hire()  # once is enough
     assert building._hired == started
     monkeypatch.setattr(building, "_builders", lambda count: pytest.fail("there are builders already"))
@@ -60,7 +60,7 @@ def test_hired_builders_do_the_work_or_go_home(tmp_path: Path, monkeypatch: pyte
 
 def test_what_cannot_be_built_is_left_to_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    found = launches(build_backbone("resnet10", "small", width=8, bn_groups=2), (8, 3, 32, 32), torch.bfloat16)
+    found, _ = sketched(build_backbone("resnet10", "small", width=8, bn_groups=2), (8, 3, 32, 32), torch.bfloat16)
     wrong = found[0]._replace(constants=found[0].constants | {"ROWS": 3})  # no power of two
     build([wrong], H200)
     assert not list(tmp_path.glob("built-*"))

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from ressl.engine.ahead import launches
+from ressl.engine.ahead import sketched
 from ressl.nn import build_backbone
 
 triton = pytest.importorskip("triton")
@@ -167,7 +167,7 @@ def test_the_fused_norm_and_a_fused_network_equal_the_plain_ones():
 
 def test_a_sketch_tells_which_kernels_a_step_launches() -> None:
     backbone = build_backbone("resnet18", "small", width=8, bn_groups=2)
-    found = launches(backbone, (8, 3, 32, 32), torch.bfloat16)
+    found, _ = sketched(backbone, (8, 3, 32, 32), torch.bfloat16)
     names = {launch.kernel.__name__ for launch in found}
     assert names == {
         "_moments",
@@ -180,5 +180,5 @@ def test_a_sketch_tells_which_kernels_a_step_launches() -> None:
     sides = {launch.constants["R"] for launch in found if launch.kernel.__name__ == "_moments"}
     assert sides == {32 * 32, 16 * 16, 8 * 8, 4 * 4}
     assert all(not arg.is_meta for arg in backbone.state_dict().values())  # the network itself is as it was
-    both = launches(backbone, (8, 3, 32, 32), torch.bfloat16, calls=(1, 2))  # alone, and two views at once
+    both, _ = sketched(backbone, (8, 3, 32, 32), torch.bfloat16, calls=(1, 2))  # alone, and two views at once
     assert {launch.constants["G"] for launch in both if launch.kernel.__name__ == "_moments"} == {2, 4}

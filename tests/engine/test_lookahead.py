@@ -11,7 +11,8 @@ import torch
 from ressl.bench.steps import pictures
 from ressl.data.loaders import RaggedLoader, ResidentLoader
 from ressl.data.ragged import RaggedSource
-from ressl.engine.lookahead import look_ahead
+from ressl.engine.graphs import snapshot
+from ressl.engine.lookahead import LookAhead, look_ahead
 from ressl.engine.step import TrainStep
 from ressl.recipes import Recipe
 from ressl.runs import build_method
@@ -65,6 +66,23 @@ def test_without_catching_up_an_epoch_would_begin_with_the_wrong_pictures(tiny: 
     plain, ahead = train(make(tiny(), False)), train(make(tiny(), True, catch_up=False))
     assert plain[:3] == ahead[:3]
     assert plain[3]["loss"] != ahead[3]["loss"]
+
+
+def test_a_step_in_the_dark_makes_no_view_and_leaves_no_trace(tiny: Callable[..., Recipe]) -> None:
+    plain, ahead = make(tiny(), False), make(tiny(), True)
+    look = ahead.prepare
+    assert isinstance(look, LookAhead)
+    make_views, made = look.make, list[Any]()
+    look.make = lambda number: made.append(number) or make_views(number)
+    put_back, ahead.turned = snapshot(ahead), False
+    with look.in_the_dark():
+        ahead.body(None)
+    assert not made
+    assert int(ahead.step) == 1
+    put_back()
+    ahead.turned = True
+    assert train(plain) == train(ahead)
+    assert made
 
 
 def test_views_are_compiled_once(tiny: Callable[..., Recipe]) -> None:

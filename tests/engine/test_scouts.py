@@ -23,12 +23,30 @@ def test_they_are_sent_once_told_and_waited_for() -> None:
     out = [*scouts._out]
     scouts.send()
     assert scouts._out == out
-    assert len(out) == scouts.COUNT == 2
+    assert len(out) == 2
     assert scouts.out()
-    scouts.assign(["[1, 2]", "no json"])
+    scouts.assign({"recipe": "demo"})
+    scouts.wait("rest")
+    assert out[1].returncode == 0
+    assert scouts.out()
     scouts.back()
-    assert [scout.returncode for scout in out] == [0, 1]
+    assert [scout.returncode for scout in out] == [0, 0]
     assert not scouts.out()
+
+
+def test_each_is_told_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "notes.py"
+    program.write_text(
+        "import json, pathlib, sys\n"
+        "task = json.load(sys.stdin)\n"
+        "pathlib.Path(__file__).with_name(task['part']).write_text(task['recipe'])\n"
+    )
+    monkeypatch.setattr(scouts, "MODULE", "notes")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    scouts.send()
+    scouts.assign({"recipe": "demo"})
+    scouts.back()
+    assert [(tmp_path / part).read_text() for part in ("views", "rest")] == ["demo", "demo"]
 
 
 def test_one_that_does_not_come_back_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,5 +63,5 @@ def test_nobody_is_sent_where_kernels_were_built_before(tmp_path: Path, monkeypa
     monkeypatch.delenv("TRITON_CACHE_DIR")
     scouts.send()
     assert not scouts.out()
-    scouts.assign(["nobody listens"])
+    scouts.assign({"nobody": "listens"})
     scouts.back()

@@ -1,6 +1,7 @@
 """The fused norm against separate batch norms, on the device and in bf16 as it is used."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -98,6 +99,7 @@ def test_two_runs_agree_bit_for_bit():
 def test_built_ahead_nothing_is_left_to_compile(tmp_path, monkeypatch):
     from ressl.engine.ahead import Rehearsal, _target
     from ressl.engine.building import build
+    from ressl.engine.fusion import fuse
     from ressl.nn import build_backbone
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -108,10 +110,39 @@ def test_built_ahead_nothing_is_left_to_compile(tmp_path, monkeypatch):
         """Kernels; what launches them is in the cache too, and takes no time."""
         return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.cubin")}
 
-    build(rehearsal.found, _target())
+    build(rehearsal.launches, _target())
     built = compiled()
     assert len(built) > 20
-    rehearsal.start()  # what it launches is all there
-    rehearsal.join()
-    assert rehearsal.twin is None
+    fuse(backbone.train())
+    for part in backbone.modules():
+        if isinstance(part, (torch.nn.Conv2d, torch.nn.Linear)):
+            part.to(torch.bfloat16)
+    pictures = torch.zeros(48, 3, 32, 32, dtype=torch.bfloat16, device="cuda")
+    backbone(pictures.contiguous(memory_format=torch.channels_last)).sum().backward()  # what it launches is all there
     assert compiled() == built
+
+
+def test_convolutions_are_chosen_ahead_where_they_are_used():
+    """The second of two like steps chooses nothing any more; after a rehearsal the first one neither."""
+    from ressl.engine.ahead import Rehearsal
+    from ressl.engine.tuning import fastest
+    from ressl.nn import build_backbone
+
+    def seconds(width: int, ahead: bool) -> float:
+        network = build_backbone("resnet18", "small", width=width, bn_groups=2).cuda().train()
+        network.to(memory_format=torch.channels_last)
+        if ahead:
+            Rehearsal(network, (64, 3, 32, 32), torch.bfloat16, stem_product=False).choose()
+        pictures = torch.zeros(64, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            network(pictures).sum().backward()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    with fastest(torch.device("cuda")):
+        seconds(16, ahead=False)  # libraries and the like
+        unaware, aware = seconds(40, ahead=False), seconds(48, ahead=True)
+    print(f"first step {unaware:.2f} s, after a rehearsal {aware:.2f} s")
+    assert aware < 0.5 * unaware

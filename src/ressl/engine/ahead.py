@@ -12,15 +12,35 @@ import contextlib
 import copy
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ressl.engine.building import build
 from ressl.engine.fusion import fuse
 from ressl.engine.launching import Launch, noted
+from ressl.engine.streams import on_device
 from ressl.nn.crops import forward_crops
+
+
+class Sketch(NamedTuple):
+    """What one training step of a network will ask for."""
+
+    launches: list[Launch]  # the different kernels of ours
+    convolutions: list[Call]  # the different calls of the library's
+
+
+class Call(NamedTuple):
+    """Of an operation, with tensors that have no memory."""
+
+    operation: Any
+    args: tuple[Any, ...]
+
+    def again(self, device: torch.device) -> None:
+        """On ``device``, with random numbers."""
+        self.operation(*(_filled(arg, device) if isinstance(arg, Tensor) else arg for arg in self.args))
 
 
 class Rehearsal(threading.Thread):
@@ -40,22 +60,29 @@ class Rehearsal(threading.Thread):
         **how: Any,
     ) -> None:
         super().__init__(name="rehearsal", daemon=True)
-        self.device, self.shape, self.dtype, self.calls = next(network.parameters()).device, shape, dtype, calls
-        # Both before the thread begins: a copy of weights that nobody changes yet, and notes that nobody else takes.
-        self.found = [*launches(network, shape, dtype, calls, **how), *also]
-        self.twin: nn.Module | None = _twin(network, self.device, dtype, **how)
+        self.device = next(network.parameters()).device
+        # Before the thread begins: notes that nobody else takes.
+        self.launches, self.convolutions = sketched(network, shape, dtype, calls, **how)
+        self.launches += also
 
     def run(self) -> None:
         with contextlib.suppress(Exception), torch.cuda.device(self.device):  # a mistake comes again in the step itself
-            build(self.found, _target())
+            build(self.launches, _target())
 
     def choose(self) -> None:
-        """The convolutions, once, when it has been joined."""
-        with contextlib.suppress(Exception), torch.cuda.device(self.device):
-            assert self.twin is not None
-            _once(self.twin, self.shape, self.dtype, self.calls)
-            torch.cuda.synchronize(self.device)
-        self.twin = None
+        """Let the library choose its convolutions, those of the way back in the thread that goes it."""
+
+        def all_of(operation: Any) -> None:
+            with torch.no_grad():
+                for call in self.convolutions:
+                    if call.operation is operation:
+                        call.again(self.device)
+
+        with contextlib.suppress(Exception), on_device(self.device):
+            all_of(_FORWARD)
+            end = torch.zeros((), device=self.device, requires_grad=True) * 1
+            end.register_hook(lambda gradient: all_of(_BACKWARD))
+            end.backward()
 
 
 def _target() -> tuple[str, int | str, int]:
@@ -66,18 +93,40 @@ def _target() -> tuple[str, int | str, int]:
     return found.backend, found.arch, found.warp_size
 
 
-def launches(
+_FORWARD, _BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+
+
+class _Noting(TorchDispatchMode):
+    """Notes the convolutions that are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Any, Call] = {}
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operation in (_FORWARD, _BACKWARD):
+            alike = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else str(x) for x in args]
+            self.found[(operation, *alike)] = Call(operation, args)
+        return operation(*args, **(kwargs or {}))
+
+
+def sketched(
     network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, calls: Sequence[int] = (1,), **how: Any
-) -> list[Launch]:
-    """The different kernels that such a step launches."""
-    with noted() as found:
-        _once(_twin(network, torch.device("meta"), dtype, **how), shape, dtype, calls)
+) -> Sketch:
+    """What a forward and backward of ``network`` on such pictures asks for."""
+    twin = _twin(network, dtype, **how)
+    pictures = torch.zeros(shape, dtype=dtype, device="meta").contiguous(memory_format=torch.channels_last)
+    with noted() as launches, _Noting() as convolutions:
+        for views in calls:
+            torch.stack(forward_crops(twin, [pictures] * views)).sum().backward()
     signature = lambda one: [arg.dtype if isinstance(arg, Tensor) else arg for arg in one.args]
-    return list({(one.kernel, *signature(one), *one.constants.items()): one for one in found}.values())
+    different = {(one.kernel, *signature(one), *one.constants.items()): one for one in launches}
+    return Sketch([*different.values()], [*convolutions.found.values()])
 
 
-def _twin(network: nn.Module, device: torch.device, dtype: torch.dtype, **how: Any) -> nn.Module:
-    twin = copy.deepcopy(network).to(device).train()
+def _twin(network: nn.Module, dtype: torch.dtype, **how: Any) -> nn.Module:
+    """A copy without memory, ready as the engine would make it."""
+    twin = copy.deepcopy(network).to("meta").train()
     for part in twin.modules():
         if isinstance(part, (nn.Conv2d, nn.Linear)):
             part.to(dtype)
@@ -85,9 +134,5 @@ def _twin(network: nn.Module, device: torch.device, dtype: torch.dtype, **how: A
     return twin
 
 
-def _once(twin: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, calls: Sequence[int]) -> None:
-    """Forward and backward on black pictures."""
-    pictures = torch.zeros(shape, dtype=dtype, device=next(twin.parameters()).device)
-    pictures = pictures.contiguous(memory_format=torch.channels_last)
-    for views in calls:
-        torch.stack(forward_crops(twin, [pictures] * views)).sum().backward()
+def _filled(like: Tensor, device: torch.device) -> Tensor:
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device).normal_()

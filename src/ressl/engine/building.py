@@ -21,7 +21,7 @@ from ressl.engine.scouts import cold
 if TYPE_CHECKING:
     from ressl.engine.launching import Launch
 
-PROCESSES = 12
+PROCESSES = 8
 _COMMAND = [sys.executable, "-P", "-m", "ressl.engine.building"]  # -P: a json.py in the user's folder is not ours
 _hired: list[subprocess.Popen[str]] = []
 
@@ -61,7 +61,7 @@ def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
 
 
 def _fitting() -> int:
-    return min(PROCESSES, max(1, (os.cpu_count() or 1) * 3 // 4))
+    return min(PROCESSES, max(1, (os.cpu_count() or 1) // 2))
 
 
 def _builders(count: int) -> list[subprocess.Popen[str]]:

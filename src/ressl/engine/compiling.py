@@ -66,12 +66,12 @@ def wake_card() -> None:
     threading.Thread(target=start, daemon=True).start()
 
 
-def wake_compiler(device: torch.device) -> None:
+def wake_compiler(device: torch.device, helpers: bool = True) -> None:
     """Start the compiler's worker processes now, while data are read and the model is built, and the card as well.
 
     Until they are there the compiler makes one kernel after the other in this process; with this head start they are
     there when it has traced the first function. The names are none that PyTorch promises: without them compilation is
-    slower, and nothing else changes.
+    slower, and nothing else changes. Without ``helpers``, because others compile, it is only imported.
     """
 
     def start() -> None:
@@ -84,9 +84,10 @@ def wake_compiler(device: torch.device) -> None:
         with contextlib.suppress(Exception):
             from torch._inductor.async_compile import AsyncCompile
 
-            AsyncCompile.warm_pool()
-            AsyncCompile.wakeup()
-            AsyncCompile.use_process_pool()
+            if helpers:
+                AsyncCompile.warm_pool()
+                AsyncCompile.wakeup()
+                AsyncCompile.use_process_pool()
 
     keep_compiled()
     threading.Thread(target=start, daemon=True).start()

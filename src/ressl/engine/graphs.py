@@ -15,6 +15,7 @@ from torch import Tensor
 from ressl.data.batches import Batch
 from ressl.engine import scouts
 from ressl.engine.ahead import Rehearsal
+from ressl.engine.lookahead import LookAhead
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
 from ressl.engine.streams import beside, join
@@ -122,8 +123,12 @@ class GraphedBody:
 
         def networks() -> None:
             start.next("choosing convolutions")
-            rehearsal.join()
             rehearsal.choose()
+            rehearsal.join()
+            if scouts.out() and isinstance(self.step.prepare, LookAhead):
+                scouts.wait("rest")
+                with self.step.prepare.in_the_dark():
+                    self.plain(fixed)
 
         for part in (networks, views) if scouts.out() else (views, networks):
             part()

@@ -6,6 +6,8 @@ kernels, none of which fills a card by itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,18 +30,34 @@ class LookAhead:
         self.this, self.next = number(0), number(1)
         self.views: list[Tensor] = []  # of this step, always in the same place
         self.coming: list[Tensor] = []  # of the next
+        self.black = False  # as long as views are not ready to be made
 
     def _make(self, ahead: Tensor) -> list[Tensor]:
         return self.step.make_views(self.step.step + ahead, None)
 
     @torch.no_grad()  # here, because a compiled function is compiled again in the other mode
     def __call__(self, batch: Batch | None) -> tuple[list[Tensor], Tensor]:
+        if self.black:
+            self.coming = self.views
+            return self.views, self.step.begin()
         lr = self.begin()
         if not self.views:
             self.catch_up()
         with beside(self.side):
             self.coming = self.make(self.next)
         return self.views, lr
+
+    @contextmanager
+    def in_the_dark(self) -> Iterator[None]:
+        """Within, views are black: the rest of a step can be taken before they can be made."""
+        sides, pictures = [view.size for view in self.step.views.views], self.step.loader.batch_size
+        black = lambda side: torch.zeros(pictures, 3, side, side, dtype=self.step.precision, device=self.step.device)
+        self.views = [black(side).contiguous(memory_format=self.step.memory_format) for side in sides]
+        self.black = True
+        try:
+            yield
+        finally:
+            self.views, self.coming, self.black = [], [], False
 
     def finish(self) -> None:
         """Before the step is counted, and when nothing reads its views any more."""

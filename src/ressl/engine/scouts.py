@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 MODULE = "ressl.scouting"
-COUNT = 2
+PARTS = ("views", "rest")  # of a step, one for each of them
 PATIENCE = 60.0  # seconds, more than a compiler takes for a step; then the step is compiled here
 _out: list[subprocess.Popen[str]] = []
 
@@ -29,15 +31,16 @@ def send() -> None:
     if not _out and cold():
         words = [sys.executable, "-P", "-m", MODULE]  # -P: a json.py in the user's folder is not ours
         pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
-        _out.extend(subprocess.Popen(words, stdin=pipe, stdout=quiet, stderr=quiet, text=True) for _ in range(COUNT))
+        few = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "4"}  # each has helpers of its own
+        _out.extend(subprocess.Popen(words, stdin=pipe, stdout=quiet, stderr=quiet, text=True, env=few) for _ in PARTS)
 
 
-def assign(tasks: Sequence[str]) -> None:
-    """Tell them what to do, each its own."""
-    for scout, text in zip(_out, tasks, strict=False):
+def assign(task: Mapping[str, Any]) -> None:
+    """Tell them what to do, each its part of it."""
+    for scout, part in zip(_out, PARTS, strict=False):
         assert scout.stdin is not None
         with contextlib.suppress(OSError):  # it is gone already
-            scout.stdin.write(text)
+            json.dump({**task, "part": part}, scout.stdin)
             scout.stdin.close()
 
 
@@ -46,11 +49,17 @@ def out() -> bool:
     return bool(_out)
 
 
-def back() -> None:
-    """Wait for them."""
-    for scout in _out:
+def wait(part: str) -> None:
+    """Until that part is made."""
+    for scout in _out[PARTS.index(part) :][:1]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             scout.wait(PATIENCE)
+
+
+def back() -> None:
+    """Wait for all of them."""
+    for part in PARTS:
+        wait(part)
     recall()
 
 
