@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +42,23 @@ def assert_twins(a: Run, b: Run) -> None:
     rows = [[{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics()] for run in (a, b)]
     assert rows[0] == rows[1]
     assert len(rows[0]) > 3
+
+
+def test_the_time_of_a_process_that_was_killed_counts(
+    tmp_path: Path, tiny: Tiny, array_file: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr("ressl.engine.loop.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    recipe, out = tiny(data="array", epochs=2), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        pretrain(recipe, data=array_file, out=out, device="cpu", rhythm=RHYTHM, display=memory(6, stop))
+    run = Run.open(out)
+    speeds = {row["step"]: row["images_per_second"] for row in run.metrics() if "images_per_second" in row}
+    logged = sum((after - before) * 16 / speeds[after] for before, after in itertools.pairwise([0, *speeds]))
+    assert logged >= 10
+    run.note({"seconds": 0.0})  # as if nobody had come to write it down
+    pretrain(out=out, resume=True, device="cpu", display=memory())
+    assert logged < run.facts["seconds"] < logged + 60
 
 
 def test_a_run_stopped_twice_in_the_middle_of_epochs_equals_an_undisturbed_one(

@@ -104,7 +104,7 @@ def train(
             )
         loop.restore(checkpoint)
         display.message(f"resumed after step {step.done} of {step.total_steps}")
-    start, earlier = time.monotonic(), run.facts.get("seconds", 0.0)
+    start, earlier = time.monotonic(), max(run.facts.get("seconds", 0.0), _logged_seconds(run, step.done, recipe))
     try:
         loop.run()
         if isinstance(loader, StreamingLoader):
@@ -145,6 +145,13 @@ def train(
         run.note(_ending(loop, place) | ({"processes": team.world} if team.world > 1 else {}))
     team.wait()  # the others may open the folder, too
     return run
+
+
+def _logged_seconds(run: Run, step: int, recipe: Recipe) -> float:
+    """What the first ``step`` steps took, as their log tells: a process that was killed could not note its time."""
+    rows = [row for row in run.metrics() if row.get("images_per_second") and row["step"] <= step]
+    steps = [after["step"] - before for after, before in zip(rows, [0, *(row["step"] for row in rows)], strict=False)]
+    return sum(n * recipe.batch_size / row["images_per_second"] for n, row in zip(steps, rows, strict=True))
 
 
 def _as_it_runs(settings: Settings, step: TrainStep, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,6 +130,19 @@ def test_runs_on_folders_stand_by_name_and_size_the_untrained_backbone_among_the
     assert untrained.seconds(job) is None  # no epochs say nothing of how long one takes
 
 
+def test_transfers_stand_by_both_data_sets(tmp_path: Path) -> None:
+    def moved(linear: float, finished: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
+        made = record(get_recipe("cifar10"), 90.0, finished=finished)
+        there = {"data": "birds", "train_pictures": 1200, "test_pictures": 300, "knn": 20.0, "linear": linear}
+        made["evaluations"]["transfer"] = {"data": "cifar10", "to": [there | {"linear_best": linear + 1}]}
+        return made
+
+    text = page(write(tmp_path / "led", moved(30.0), moved(31.0, "2026-02-01T00:00:00Z")))
+    assert "| cifar10 | 200 | 0 | ReSSL | birds | 1,200 | 300 | 20.00 | 31.00 | 32.00 |" in text  # the newer one
+    assert text.count("| birds |") == 1
+    assert "## Transfer" not in page(write(tmp_path / "other", record(get_recipe("cifar10"), 90.0)))
+
+
 def test_stopped_runs_stand_beside_their_twins(tmp_path: Path) -> None:
     alone = a_kills() | {"signal": "TERM", "exact": True, "knn": None}
     del alone["twin"]

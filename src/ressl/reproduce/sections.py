@@ -30,6 +30,31 @@ def folders(ledger: Ledger) -> Iterator[str]:
         yield f"| {data} | {size} | {name} | {epochs} | {numbers} | {linear.get('test_input', '')} | {r['commit']} |"
 
 
+def transfers(ledger: Ledger) -> Iterator[str]:
+    """Backbones on other data than they learned from; the newest of each kind."""
+    newest: dict[tuple[Any, ...], tuple[dict[str, Any], dict[str, Any]]] = {}
+    for record in sorted(ledger, key=lambda r: str(r["finished"])):
+        recipe, moved = record["recipe"], record["evaluations"].get("transfer", {})
+        for there in moved.get("to", []):
+            kind = (moved["data"], there["data"], recipe["method"], recipe["epochs"], record["seed"])
+            newest[kind] = (record, there)
+    if not newest:
+        return
+    yield "\n## Transfer\n"
+    yield (
+        "`ressl evaluate RUN --protocol transfer --to DATA`: the frozen backbone on another data set, percent of its\n"
+        "test pictures.\n"
+    )
+    yield "| learned from | epochs | seed | | tested on | labelled | tested | kNN | linear (last) | best | commit |"
+    yield "|---|---:|---:|---|---|---:|---:|---:|---:|---:|---|"
+    for (data, other, _, epochs, seed), (record, there) in sorted(newest.items()):
+        numbers = " | ".join(f"{there[key]:.2f}" for key in ("knn", "linear", "linear_best"))
+        yield (
+            f"| {data} | {epochs} | {seed} | {title(record)} | {other} | {there['train_pictures']:,} | "
+            f"{there['test_pictures']:,} | {numbers} | {record['commit']} |"
+        )
+
+
 def stopped(ledger: Ledger) -> Iterator[str]:
     """Runs that were killed or stopped and resumed, beside one that was not."""
     if not ledger.kills:
