@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ressl.console import Silent
+from ressl.data.sources import label_of
 from ressl.data.views import describe
 from ressl.engine.loop import Display
 from ressl.errors import ResslError
@@ -116,7 +117,7 @@ def _page(
     notes += [f"{text} of {name} is left out." for text in left_out]
     return RunPage(
         name=name,
-        title=f"{method_name(recipe)} on {recipe.data}",
+        title=f"{method_name(recipe)} on {_data_name(recipe, facts)}",
         lead=_lead(recipe, facts),
         tiles=_tiles(run, recipe, facts, metrics, evaluations),
         evaluations=evaluations,
@@ -129,6 +130,12 @@ def _page(
         plane=plane,
         notes=notes,
     )
+
+
+def _data_name(recipe: Recipe, facts: dict[str, Any]) -> str:
+    """A set's own, or that of the folder or file that it learned from."""
+    place = facts.get("data")
+    return label_of(recipe.data, place if isinstance(place, str) and "\0" not in place else None)
 
 
 def _load(bench: Bench) -> bool:
