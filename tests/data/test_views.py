@@ -283,3 +283,18 @@ def test_nonsense_is_refused(change: dict[str, object], message: str) -> None:
         view.validate()
     with pytest.raises(ResslError, match=message):
         Views([WEAK, view], MEAN, STD, 0)
+
+
+def test_views_of_one_kind_are_made_together_and_are_the_same() -> None:
+    kinds = [STRONG, replace(WEAK, size=16), STRONG, replace(WEAK, size=16), STRONG]
+    images = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
+    crops = [torch.randint(0, 256, (6, 3, view.size, view.size), dtype=torch.uint8) for view in kinds]
+    views, rows, made = Views(kinds, MEAN, STD, seed=1), torch.arange(6), list[int]()
+    together, finished = views(images, 3, rows), views.finish(crops, 3, rows)
+    for v, (view, u) in enumerate(zip(kinds, views.draws(3, rows), strict=True)):
+        assert torch.equal(together[v], normalize(view(images, u), MEAN, STD))
+        alone = view.photometric(view.finish_geometry(crops[v], u), u)
+        assert torch.equal(finished[v], normalize(alone, MEAN, STD))
+        made.append(together[v].shape[-1])
+    assert made == [32, 16, 32, 16, 32]
+    assert not torch.equal(together[0], together[2])
