@@ -26,9 +26,8 @@ def _between(out, start, length, SIZE: tl.constexpr):
     """
     place = (out.to(tl.float32) + 0.5) * (length.to(tl.float32) / SIZE) - 0.5
     before = tl.floor(place)
-    low = tl.maximum(before.to(tl.int32), 0)
-    high = tl.minimum(before.to(tl.int32) + 1, length - 1)
-    return start + tl.minimum(low, length - 1), start + tl.maximum(high, 0), place - before
+    first = before.to(tl.int32)
+    return start + tl.maximum(first, 0), start + tl.minimum(first + 1, length - 1), place - before
 
 
 @triton.jit
@@ -105,7 +104,7 @@ class Looking:
         (B, channels, size, _), (H, W) = out.shape, self.images.shape[-2:]
         grid, tile = _pieces(B, size, 1 if self.columns else 0)
         launch(
-            _look, grid, self.images, index, boxes.contiguous(), flips, self.scale, out, H, W,
+            _look, grid, self.images, index, boxes.contiguous(), flips.contiguous(), self.scale, out, H, W,
             SIZE=size, CHANNELS=channels, COLUMNS=self.columns, **tile,
         )  # fmt: skip
 
