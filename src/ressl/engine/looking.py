@@ -102,6 +102,8 @@ class Looking:
     def write(self, out: Tensor, index: Tensor, boxes: Tensor, flips: Tensor) -> None:
         """The same, from boxes (B x 4, int64) and who is mirrored (B, bool)."""
         (B, channels, size, _), (H, W) = out.shape, self.images.shape[-2:]
+        assert len(index) == len(boxes) == len(flips) == B  # the kernel would read whatever lies behind
+        assert out.is_contiguous(memory_format=torch.channels_last)
         grid, tile = _pieces(B, size, 1 if self.columns else 0)
         launch(
             _look, grid, self.images, index, boxes.contiguous(), flips.contiguous(), self.scale, out, H, W,
