@@ -94,7 +94,9 @@ def evaluate_each(
     bench = bench_of(subject, data, device, precision, display, again)
     # Every mistake in a setting is said before anything is computed.
     asked = {name: settings_of(name, subject.recipe, (changes or {}).get(name, {})) for name in protocols}
-    if bench.device.type == "cuda" and any(name.startswith("linear") for name in protocols):
+    # Pictures that are larger than their views: of others, a kernel of ours makes the views without a compiler.
+    larger = (subject.recipe.linear.resize or 0) > subject.recipe.image_size
+    if bench.device.type == "cuda" and larger and any(name.startswith("linear") for name in protocols):
         wake_compiler(bench.device)  # while data and features are read
     for name in protocols:
         with on_device(bench.device):

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from ressl.data.shapes import make_shapes
+from ressl.data.views import View, Views
 from ressl.engine.folding import fold
-from ressl.evaluation.blocks import steps_per_block
+from ressl.evaluation import blocks
+from ressl.evaluation.classifier import Classifier
 from ressl.evaluation.linear import LinearProtocol, linear_evaluation
 from ressl.nn import build_backbone
 
@@ -33,12 +35,42 @@ def test_folded_features_are_the_modules(name, stem):
     assert ((found - expected).norm() / expected.norm()).item() < 2e-2
 
 
+@pytest.mark.parametrize(("name", "stem", "side"), [("resnet18", "small", 32), ("resnet18", "imagenet", 27)])
+def test_a_look_by_the_kernel_is_the_plain_one(name, stem, side):
+    from ressl.engine.looking import Looking
+
+    net = fold(build_backbone(name, stem, bn_groups=2).eval().cuda(), torch.bfloat16)
+    images, labels = (x.cuda() for x in make_shapes(500, size=side))
+    views = Views([View(size=32, crop=(0.08, 1.0), flip=0.5)], (0.5, 0.4, 0.3), (0.25, 0.2, 0.3), 1)
+    how = {"schedule": lambda step: 0.1, "nesterov": True, "seed": 0, "device": images.device}
+    made = blocks.Blocks(net, views, images, labels, Classifier(512, 8, **how), 50, 0)
+    assert isinstance(made.show, Looking)
+    made._begin()
+    mine, plain = ((net.room(500, 32, images.device).fill_(torch.nan), torch.zeros_like(made.y)) for _ in range(2))
+    made.look(*mine)  # compiles it
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made.look(*mine)
+    for epoch in (0, 3):
+        made.epoch.fill_(epoch)  # a graph reads the device's numbers
+        graph.replay()
+        made.show, kernel = made._show, made.show
+        made._look(*plain)
+        made.show = kernel
+        torch.testing.assert_close(mine[0], plain[0], rtol=2**-7, atol=1e-4)
+        assert mine[1].equal(plain[1])
+
+
+@pytest.mark.parametrize("ours", [True, False])  # views by our kernel, and by the compiler
 @pytest.mark.parametrize("count", [1000, 1150])  # the last block full, and not
-def test_the_curve_is_the_plain_loops(count):
+def test_the_curve_is_the_plain_loops(count, ours, monkeypatch):
+    if not ours:
+        monkeypatch.setattr(blocks, "by_kernel", lambda *args: None)
+    monkeypatch.setattr(blocks, "PIXELS", 500 * 32**2)
     backbone, (images, labels) = settled(), make_shapes(count + 400, size=32)
     train, test = (images[:count], labels[:count]), (images[count:], labels[count:])
     protocol = LinearProtocol("cosine", lr=0.5, epochs=8, batch_size=50)
-    assert steps_per_block(count // 50, 50) > 1
+    assert 1 < blocks.steps_per_block(count // 50, 50, 500) < count // 50
     how = {"protocol": protocol, "mean": (0.5,) * 3, "std": (0.25,) * 3}
     plain = linear_evaluation(backbone, train, test, device="cpu", **how)
     backbone.cuda().to(memory_format=torch.channels_last)

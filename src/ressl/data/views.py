@@ -61,6 +61,7 @@ class View:
     randaugment_magnitude: tuple[float, float] = (0.3, 0.3)  # range of their strength; 1 is the strongest
 
     COLUMNS: ClassVar[int] = _RAND.stop  # uniform numbers per sample
+    PLACES: ClassVar[int] = _FLIP + 1  # of these, the first: all that a crop and a flip need
 
     def validate(self) -> None:
         """Raise the first thing that makes no sense."""
@@ -227,9 +228,9 @@ class Views:
             view.validate()
         self.views, self.mean, self.std, self.seed = tuple(views), tuple(mean), tuple(std), seed
 
-    def draws(self, step: int | Tensor, rows: Tensor) -> list[Tensor]:
-        """For each view B x COLUMNS uniforms; a loader's worker takes its crop boxes from the same ones."""
-        return [rng.uniform(self.seed, step, rows, View.COLUMNS, rng.VIEWS + v) for v in range(len(self.views))]
+    def draws(self, step: int | Tensor, rows: Tensor, columns: int = View.COLUMNS) -> list[Tensor]:
+        """For each view B x COLUMNS uniforms or the first few; a loader's worker takes its boxes from the same ones."""
+        return [rng.uniform(self.seed, step, rows, columns, rng.VIEWS + v) for v in range(len(self.views))]
 
     def __call__(self, images: Tensor, step: int | Tensor, rows: Tensor) -> list[Tensor]:
         """Images B x 3 x H x W whose places in the global batch are ``rows`` (B, int64) -> one tensor per view."""

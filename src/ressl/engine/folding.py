@@ -70,6 +70,11 @@ class Folded:
         x = x.to(self.dtype)
         return stem_columns(x) if self.columns else _last(F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8)))
 
+    def room(self, count: int, side: int, device: torch.device) -> Tensor:
+        """Zeros of the shape, type and layout that :meth:`prepare` returns for pictures of that side."""
+        channels = self.stem.weight.shape[1]
+        return torch.zeros(count, side, side, channels, dtype=self.dtype, device=device).permute(0, 3, 1, 2)
+
     def network(self, prepared: Tensor) -> Tensor:
         """Features from what :meth:`prepare` made."""
         if self.columns:

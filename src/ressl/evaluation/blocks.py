@@ -7,6 +7,8 @@ network keeps the tensor cores busy, the others hardly anything. All of it is a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,20 @@ def pictures_at_once(side: int, device: torch.device) -> int:
     return min(PIXELS, free // _BYTES) // side**2
 
 
+Show = Callable[[Tensor, Tensor, Tensor, Tensor], None]  # see Blocks._show
+
+
+def by_kernel(net: Folded, views: Views, images: Tensor) -> Show | None:
+    """Our kernel, for pictures on a GPU and views that it can make."""
+    if images.device.type != "cuda":
+        return None
+    try:
+        from ressl.engine.looking import Looking, can_look  # here, because Triton is not on every machine
+    except ImportError:
+        return None
+    return Looking(views, images, net.columns) if can_look(views.views[0], images) else None
+
+
 class Blocks:
     """Trains ``classifier`` on fresh views of ``images``, one epoch at a time."""
 
@@ -55,19 +71,24 @@ class Blocks:
         self.pairs: list[tuple[Tensor, Tensor]] = []
         self.looked = 0  # blocks whose views were asked for
         self.on_gpu = device.type == "cuda"  # elsewhere the same, one thing after the other
-        self.look = torch.compile(self._look) if self.on_gpu else self._look
+        kernel = by_kernel(net, views, images)
+        self.show: Show = kernel or self._show
+        # The compiler takes seconds to start, and there is nothing for it to do where our kernel does it all.
+        self.look = torch.compile(self._look) if self.on_gpu and kernel is None else self._look
         self.sides = [torch.cuda.Stream(device) for _ in range(2)] if self.on_gpu else [None, None]
         self.graphs: list[torch.cuda.CUDAGraph] = []
 
-    def _views(self) -> tuple[Tensor, Tensor]:
-        """Of the block that begins at ``first``: what the network's first layer reads, and the labels."""
-        rows = self.first + self.rows
-        index = self.order[rows.clamp(max=self.steps * self.batch - 1)]
-        return self.net.prepare(self.views(self.images[index], self.epoch, rows)[0]), self.labels[index]
+    def _show(self, prepared: Tensor, index: Tensor, epoch: Tensor, rows: Tensor) -> None:
+        """Write what the network's first layer reads of the pictures of those numbers, in plain operations."""
+        new = self.net.prepare(self.views(self.images[index], epoch, rows)[0])
+        prepared.copy_(new)  # compiled, it is written there in the first place
 
     def _look(self, prepared: Tensor, labels: Tensor) -> None:
-        for mine, new in zip((prepared, labels), self._views(), strict=True):
-            mine.copy_(new)  # compiled, it is written there in the first place
+        """Views and labels of the block that begins at ``first``."""
+        rows = self.first + self.rows
+        index = self.order[rows.clamp(max=self.steps * self.batch - 1)]
+        self.show(prepared, index, self.epoch, rows)
+        labels.copy_(self.labels[index])
 
     def _learn(self) -> None:
         for i, (x, y) in enumerate(zip(self.x.split(self.batch), self.y.split(self.batch), strict=True)):
@@ -106,8 +127,8 @@ class Blocks:
     @torch.no_grad()
     def _start(self) -> None:
         """The graphs, and the first two blocks."""
-        first = self._views()
-        self.pairs = [first, (first[0].clone(), first[1].clone())]
+        room = lambda: self.net.room(len(self.rows), self.views.views[0].size, self.images.device)
+        self.pairs = [(room(), torch.zeros_like(self.y)) for _ in range(2)]
         if self.on_gpu:
             self._capture()
         for turn in (0, 1):
