@@ -163,11 +163,17 @@ def test_speeds_are_those_of_the_fullest_and_newest_measurement(tmp_path: Path) 
         cost("cifar10", {"MoCo v2": 500.0, "ReSSL": 400.0, "BYOL": 250.0}, started="2026-01-02T00:00:00Z"),
         cost("cifar10", {"MoCo v2": 5.0, "ReSSL": 4.0, "BYOL": 2.0}, started="2026-01-03T00:00:00Z", small=True),  # toy
         cost("cifar10", {"MoCo v2": 6.0}, started="2026-01-04T00:00:00Z"),  # one of them alone
+        cost("cifar10", {"MoCo v2": 50.0, "SwAV": 10.0}, started="2026-01-05T00:00:00Z"),  # one that was left out
+        cost("cifar10", {"MoCo v2": 90.0, "SwAV": 10.0}, started="2026-01-04T00:00:00Z"),
+        cost("cifar10", {"AdCo": 10.0}, started="2026-01-06T00:00:00Z"),  # beside nothing
     )
     text = page(ledger)
     assert "| MoCo v2 | 500 | 1.00 | 1.00 | 1.00 |" in text
     assert "| ReSSL | 400 | 1.25 | 1.04 | 1.00 |" in text
     assert "| BYOL | 250 | 2.00 |  | 1.00 |" in text
+    assert "| SwAV \\* | 10 | 5.00 |  | 1.00 |" in text
+    assert "\\* Measured at another time, beside MoCo v2 with 50 images/s, commit abc." in text
+    assert "AdCo" not in text.split("## What a step")[1].split("## ")[0]
     assert "`ressl cost cifar10`, some GPU, graph engine, bf16, batch 256, torch 2.11, commit abc." in text
     assert "`ressl reproduce cost`, not measured." in text
     assert "- ReSSL / MoCo v2: **1.25** in time (paper 1.04)" in page(

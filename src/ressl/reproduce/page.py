@@ -27,6 +27,8 @@ neither. The command makes the number again: it trains and evaluates every seed,
 `results` it would show the records that are there).
 """
 
+BASE = "MoCo v2"  # beside whose step those of others are put
+
 
 def page(ledger: Ledger) -> str:
     parts = [HEAD]
@@ -128,20 +130,38 @@ def _methods(records: list[dict[str, Any]], picture: Picture) -> Iterator[str]:
 
 
 def _speeds(ledger: Ledger) -> Iterator[str]:
-    """What a step of each method costs, measured in one go on a card of its own."""
+    """What a step of each method costs on a card of its own; what the fullest measurement lacks, from others."""
     found = ledger.cost(COMPARED)
     if found is None:
         return
-    ratios = {pair["ratio"].removesuffix(" / MoCo v2"): pair for pair in found["ratios"]}
     yield "\n## What a step of each method costs, CIFAR-10\n"
     yield f"`ressl cost {COMPARED}`, {_hardware(found)}. Time beside MoCo v2's; the paper's is of ImageNet.\n"
     yield "| | images/s | time / MoCo v2 | paper | memory GB |"
     yield "|---|---:|---:|---:|---:|"
-    for row in sorted(found["rows"], key=lambda row: -row["images_per_second"]):
-        pair = ratios.get(row["name"], {"ours": 1.0, "paper": 1.0})
+    rows = {row["name"]: (row, found) for row in found["rows"]}
+    alike = [r for r in ledger.costs if r["name"] == COMPARED and not r["small"] and _card(r) == _card(found)]
+    for other in sorted(alike, key=lambda r: str(r["started"]), reverse=True):
+        if BASE in [row["name"] for row in other["rows"]]:
+            rows = {row["name"]: (row, other) for row in other["rows"]} | rows
+    apart = dict[str, str]()
+    for name, (row, record) in sorted(rows.items(), key=lambda item: -item[1][0]["images_per_second"]):
+        ratios = {pair["ratio"].removesuffix(f" / {BASE}"): pair for pair in record["ratios"]}
+        pair = ratios.get(name, {"ours": 1.0, "paper": 1.0})
         paper = "" if pair["paper"] is None else f"{pair['paper']:.2f}"
         memory = "" if row["peak_memory_gb"] is None else f"{row['peak_memory_gb']:.2f}"
-        yield f"| {row['name']} | {row['images_per_second']:,.0f} | {pair['ours']:.2f} | {paper} | {memory} |"
+        mark = "" if record is found else " \\*"
+        yield f"| {name}{mark} | {row['images_per_second']:,.0f} | {pair['ours']:.2f} | {paper} | {memory} |"
+        if record is not found:
+            base = next(row for row in record["rows"] if row["name"] == BASE)
+            apart[record["started"]] = (
+                f"{base['images_per_second']:,.0f} images/s, commit {record['environment']['commit']}"
+            )
+    if apart:
+        yield f"\n\\* Measured at another time, beside MoCo v2 with {'; '.join(apart.values())}."
+
+
+def _card(record: dict[str, Any]) -> object:
+    return record["environment"].get("gpu")
 
 
 def _hardware(record: dict[str, Any]) -> str:
