@@ -15,10 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
+from ressl.continuing import paced
 from ressl.engine.loop import Rhythm
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError
-from ressl.pretraining import _paced, pretrain
+from ressl.pretraining import pretrain
 from ressl.recipes import Recipe
 from ressl.runs import Run
 
@@ -90,15 +91,15 @@ def test_a_resumed_run_logs_and_saves_as_often_as_it_was_begun(
     with pytest.raises(Interrupted):
         pretrain(recipe, out=tmp_path / "a", data=array_file, device="cpu", rhythm=rhythm, display=memory(6, stop))
     run = Run.open(tmp_path / "a")
-    assert _paced(run, Rhythm()) == rhythm
-    assert _paced(run, Rhythm(log_steps=3)) == replace(rhythm, log_steps=3)  # as asked, and the rest as begun
+    assert paced(run, Rhythm()) == rhythm
+    assert paced(run, Rhythm(log_steps=3)) == replace(rhythm, log_steps=3)  # as asked, and the rest as begun
     pretrain(out=tmp_path / "a", resume=True, device="cpu", display=memory())
     assert [row["step"] for row in run.metrics() if "loss" in row] == [2, 4, 6, 8, 10, 12, 14, 16]
     for odd in ("often", [1], {"log_steps": 0, "checkpoint_minutes": float("nan"), "checkpoint_steps": -1, "x": 1}):
         run.note({"rhythm": odd})
-        assert _paced(run, Rhythm()) == Rhythm(log_steps=1 if isinstance(odd, dict) else 50)
+        assert paced(run, Rhythm()) == Rhythm(log_steps=1 if isinstance(odd, dict) else 50)
     run.note({"rhythm": {"log_steps": 10**15, "checkpoint_steps": "7"}})
-    assert _paced(run, Rhythm()) == Rhythm(log_steps=50)
+    assert paced(run, Rhythm()) == Rhythm(log_steps=50)
 
 
 @pytest.mark.parametrize("at", [8, 16])

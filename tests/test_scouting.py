@@ -92,3 +92,11 @@ def test_the_compiler_meets_the_same_programs(method: str, monkeypatch: pytest.M
     real = programs(None)
     assert len(real) >= 5
     assert real <= programs(False) | programs(True)
+
+
+def test_it_is_worth_it_for_pictures_of_one_size_that_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(recipe_of("ressl"))
+    assert scouting.worth_it(loader)
+    monkeypatch.setattr(scouting, "LARGEST", loader.images.nbytes - 1)
+    assert not scouting.worth_it(loader)
+    assert not scouting.worth_it(object())

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ressl import console
+from ressl.continuing import continued, named, paced, restarted
 from ressl.data.base import Source
 from ressl.data.loaders import ResidentLoader, make_loader
 from ressl.data.reading import check_broken
@@ -29,16 +30,14 @@ from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
 from ressl.methods import METHODS, Method
 from ressl.nn.backbones import SlimResNet
-from ressl.recipes import RECIPES, Recipe, choose_recipe, get_recipe, method_options
+from ressl.recipes import Recipe, choose_recipe, method_options
 from ressl.recipes.baselines import SAMPLES
-from ressl.recipes.typed import plain
 from ressl.runs import Run, build_method, default_out
-from ressl.scouting import task
+from ressl.scouting import task, worth_it
 from ressl.surveying import survey
 from ressl.training import Settings, as_begun, check_fits, knn_while_training, now, train
 
 ASKED = ("exact", "precision")  # what a run goes on with, unless told otherwise
-LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
 
 
 def pretrain(
@@ -115,10 +114,14 @@ def _pretrain(
     if settings.engine not in ENGINES:
         raise unknown("engine", settings.engine, ENGINES)
     precision_of(settings.precision, place)
-    if place.type == "cuda" and settings.engine != "eager":
-        if team.world == 1:
-            hire()
-            scouts.send()
+    compiled = place.type == "cuda" and settings.engine != "eager"
+    if compiled and team.world == 1 and settings.engine != "compile":
+        hire()
+        scouts.send()
+    else:
+        dismiss()
+        scouts.recall()
+    if compiled:
         wake_compiler(place, helpers=not scouts.out())
     method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     if not resume:
@@ -137,10 +140,11 @@ def _pretrain(
         chosen = fitted
         method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     check_fits(chosen, method, loader)
-    if type(loader) is ResidentLoader:
+    if worth_it(loader):
         scouts.assign(task(chosen, loader, settings, place))
-    else:
+    elif scouts.out():
         scouts.recall()
+        wake_compiler(place)
     for remark in method.remarks:
         display.message(remark)
     evaluate = knn_while_training(method.backbone, chosen, source, loader, settings, place, display, team)
@@ -160,17 +164,6 @@ def _pretrain(
         return train(run, chosen, method, loader, evaluate, settings, place, display, resume, team)
 
 
-def restarted(out: str | Path | None, resume: bool, again: int) -> tuple[str | Path | None, bool]:
-    """Where to go on when a launcher has started this job again: the run folder it began, if it came to that."""
-    if resume or not again:
-        return out, resume
-    if out is not None:
-        return out, (Path(out) / "recipe.json").is_file()
-    mine = [run for run in Path("runs").glob("*/run.json") if Run(run.parent).facts.get("launch", "") == launch()]
-    newest = max(mine, key=lambda path: path.stat().st_mtime, default=None)
-    return (newest.parent, True) if newest is not None else (out, resume)
-
-
 def _what(
     recipe: str | Recipe | None,
     out: str | Path | None,
@@ -185,12 +178,12 @@ def _what(
         if out is None:
             raise ResslError("resume needs the run folder: --out RUN")
         run = Run.open(out)
-        chosen = _continued(run, recipe, changes)
+        chosen = continued(run, recipe, changes)
         data = settings.data or run.facts.get("data")
         begun = as_begun(settings, run.facts.get("asked"))
-        return run, chosen, replace(begun, data=data, rhythm=_paced(run, settings.rhythm))
+        return run, chosen, replace(begun, data=data, rhythm=paced(run, settings.rhythm))
     if recipe is not None:
-        return None, _completed(_named(recipe).replace(**changes), changes), settings
+        return None, _completed(named(recipe).replace(**changes), changes), settings
     if settings.data is None:
         raise ResslError("nothing to train on: name a recipe (see 'ressl recipes') or give --data FOLDER")
     kind = guess_data(settings.data)
@@ -199,28 +192,6 @@ def _what(
     told = " but for what was told" if changes else ""
     display.message("\n".join([f"recipe chosen from the data{told}:", *(f"  - {reason}" for reason in reasons)]))
     return None, _completed(chosen.replace(**changes), changes), settings
-
-
-def _paced(run: Run, asked: Rhythm) -> Rhythm:
-    """As often as it was begun, but for what is asked for: it bounds what a lost machine costs."""
-    kept = run.facts.get("rhythm")
-    if not isinstance(kept, dict):
-        return asked
-    sound = {  # anybody may have written it
-        key: type(usual)(kept[key])
-        for key, usual in asdict(RHYTHM).items()
-        if type(kept.get(key)) in (int, float) and 0 <= kept[key] <= 1e9
-    }
-    sound["log_steps"] = min(max(1, sound.get("log_steps", RHYTHM.log_steps)), 100_000)  # room is made for so many
-    return Rhythm(**(sound | {key: value for key, value in asdict(asked).items() if value != getattr(RHYTHM, key)}))
-
-
-def _named(recipe: str | Recipe) -> Recipe:
-    if isinstance(recipe, Recipe):
-        return recipe
-    if recipe not in RECIPES and Path(recipe).is_dir():
-        raise ResslError(f"{recipe!r} is a folder and not a recipe; to learn from its pictures: --data {recipe}")
-    return Recipe.from_file(recipe) if recipe.endswith(".json") else get_recipe(recipe)
 
 
 def _completed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
@@ -250,23 +221,6 @@ def _try_views(method: Method, recipe: Recipe) -> None:
                 f"{recipe.backbone} does not take what {recipe.method} shows it of views of {size} px ({first}); "
                 "choose another --backbone or --image-size"
             ) from error
-
-
-def _continued(run: Run, recipe: str | Recipe | None, changes: dict[str, Any]) -> Recipe:
-    """The recipe a run goes on with: its own, but for what only looks on; else it would be another experiment."""
-    old = run.recipe
-    whole = isinstance(recipe, Recipe) or (recipe is not None and recipe.endswith(".json"))  # a name says less
-    asked = (_named(recipe) if recipe is not None and whole else old).replace(**changes)
-    was, wanted = plain(old), plain(asked)
-    if recipe is not None:
-        was["name"], wanted["name"] = old.name, _named(recipe).name
-    for key, value in was.items():
-        if key not in LOOKING_ON and wanted[key] != value:
-            raise ResslError(
-                f"the checkpoint in {run.path} is of another recipe: its {key} is {value!r}, not {wanted[key]!r}; "
-                "resume without that change, or start a new run with another --out"
-            )
-    return asked
 
 
 def _loader(

@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,8 @@ from ressl.recipes import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
+LARGEST = 2 << 30  # bytes of pictures: each of them has as much memory on the card
+
 
 def task(recipe: Recipe, loader: ResidentLoader, settings: Settings, place: torch.device) -> dict[str, Any]:
     """All that decides what is compiled."""
@@ -42,6 +44,11 @@ def task(recipe: Recipe, loader: ResidentLoader, settings: Settings, place: torc
         "settings": asdict(settings),
         "place": str(place),
     }
+
+
+def worth_it(loader: object) -> TypeGuard[ResidentLoader]:
+    """Whether others can compile its step: on pictures of one size that are on the card, and not too many."""
+    return type(loader) is ResidentLoader and loader.images.nbytes <= LARGEST
 
 
 def scout(task: dict[str, Any]) -> None:

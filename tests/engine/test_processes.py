@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ressl.continuing import restarted
 from ressl.engine import processes, watch
 from ressl.engine.launchers import Place, launch, own_cores, place_in
 from ressl.engine.processes import ALONE, Team, device_for, groups_here, joined, lost_contact
 from ressl.errors import ResslError
-from ressl.pretraining import restarted
 from ressl.recipes import get_recipe
 from ressl.runs import Run
 

@@ -29,7 +29,7 @@ def test_they_are_sent_once_told_and_waited_for() -> None:
     scouts.wait("rest")
     assert out[1].returncode == 0
     assert scouts.out()
-    scouts.back()
+    assert scouts.back()
     assert [scout.returncode for scout in out] == [0, 0]
     assert not scouts.out()
 
@@ -53,7 +53,7 @@ def test_one_that_does_not_come_back_is_not_waited_for_forever(monkeypatch: pyte
     monkeypatch.setattr(scouts, "PATIENCE", 0.1)
     scouts.send()
     out = [*scouts._out]
-    scouts.back()  # nobody told them anything
+    assert not scouts.back()  # nobody told them anything
     assert [scout.returncode for scout in out] == [-9, -9]
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from ressl.data.batches import Batch
 from ressl.engine import scouts
 from ressl.engine.ahead import Rehearsal
+from ressl.engine.compiling import wake_compiler
 from ressl.engine.lookahead import LookAhead
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
@@ -118,7 +119,8 @@ class GraphedBody:
 
         def views() -> None:
             start.next("compiling the views")
-            scouts.back()
+            if not scouts.back():
+                wake_compiler(self.step.device)  # a method of the user's, for example, which they do not know
             self.step.prepare(fixed)
 
         def networks() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 MODULE = "ressl.scouting"
 PARTS = ("views", "rest")  # of a step, one for each of them
-PATIENCE = 60.0  # seconds, more than a compiler takes for a step; then the step is compiled here
+PATIENCE = 300.0  # seconds, more than a compiler takes for a step; then the step is compiled here
 _out: list[subprocess.Popen[str]] = []
 
 
@@ -56,11 +56,13 @@ def wait(part: str) -> None:
             scout.wait(PATIENCE)
 
 
-def back() -> None:
-    """Wait for all of them."""
+def back() -> bool:
+    """Wait for all of them; whether all is done, by them or by others before."""
     for part in PARTS:
         wait(part)
+    done = all(scout.returncode == 0 for scout in _out)
     recall()
+    return done
 
 
 def recall() -> None:
