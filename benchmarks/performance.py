@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from targets import Record, newest, newest_with, verdicts
+from targets import Record, newest, newest_first, newest_with, verdicts
 
 # Why each idea should help; what it is worth is measured.
 REASONS = {
@@ -75,15 +75,16 @@ def lines(folder: Path) -> Iterator[str]:
     yield HEAD
     yield "\n## Targets for one H200"
     yield from table(("", "measured", "target", ""), verdicts(folder))
-    yield from of_cold(newest(folder, "cold", "cifar10"))
+    yield from of_cold([*newest_first(folder, "cold", "cifar10")])
     for name in ("cifar10", "tiny-imagenet", "imagenet-r50"):
         yield from of_bench(name, folder)
     yield from of_cpu(newest(folder, "bench", "cifar10", "cpu"))
 
 
-def of_cold(record: Record | None) -> Iterator[str]:
-    if record is None:
+def of_cold(records: list[Record]) -> Iterator[str]:
+    if not records:
         return
+    record = records[0]
     linear, made, speed = record["linear"], record["environment"], record["images_per_second"]
     where = f"{made['gpu']}, torch {made['torch']}, commit {made.get('commit', '?')}"
     yield "\n## From nothing to a number\n"
@@ -99,6 +100,18 @@ def of_cold(record: Record | None) -> Iterator[str]:
         ],
     )
     yield f"The linear accuracy is then {linear['last']:.2f} % (last epoch)."
+    if len(records) > 1:
+        yield "\nAll such runs, the newest first; not all cards are equally fast:"
+        yield from table(
+            ("commit", "all, s", "images/s", "start-up and kNN, s", "linear, s", "its start, s"), map(cold_row, records)
+        )
+
+
+def cold_row(record: Record) -> list[str]:
+    linear, speed = record["linear"], record["images_per_second"]
+    start = record["training_seconds"] - record["pictures"] / speed
+    seconds = [number(value, 1) for value in (start, linear["seconds"], linear["start_seconds"])]
+    return [record["environment"].get("commit", "?"), number(record["seconds"], 1), number(speed), *seconds]
 
 
 def of_bench(name: str, folder: Path) -> Iterator[str]:

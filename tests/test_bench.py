@@ -296,3 +296,8 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
     assert "| CIFAR-10 from nothing to its linear accuracy, s | 211.000 | <= 220 | met |" in text
     assert "| 100 epochs of linear evaluation, s | 9.500 | <= 10 | met |" in text
     assert "| - of which at 62,500 images/s | 160.0 |" in text
+    assert "All such runs" not in text
+    before = cold | {"started": "2025-01-01T00:00:00Z", "training_seconds": 200.0, "seconds": 230.0}
+    (tmp_path / "cold-cifar10-cuda-w.json").write_text(json.dumps(before))
+    rows = performance.page(tmp_path).split("All such runs")[1].splitlines()[4:6]
+    assert rows == ["| ? | 211.0 | 62,500 | 30.0 | 15.0 | 5.5 |", "| ? | 230.0 | 62,500 | 40.0 | 15.0 | 5.5 |"]
