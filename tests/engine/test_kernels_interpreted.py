@@ -1,9 +1,5 @@
 """The fused norm without a GPU: Triton's interpreter runs the kernels on the CPU, in a process of its own."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -153,16 +149,8 @@ print("all agree")
     tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 7),
     reason="the interpreter of this Triton cannot loop to a number that a program computes",
 )
-def test_the_fused_norm_and_a_fused_network_equal_the_plain_ones():
-    done = subprocess.run(
-        [sys.executable, "-c", CASES],
-        env=os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip() == "all agree"
+def test_the_fused_norm_and_a_fused_network_equal_the_plain_ones(interpret):
+    interpret(CASES)
 
 
 def test_a_sketch_tells_which_kernels_a_step_launches() -> None:
