@@ -21,7 +21,7 @@ from ressl.data.views import describe
 from ressl.engine import scouts
 from ressl.engine.accelerate import ENGINES
 from ressl.engine.building import dismiss, hire
-from ressl.engine.compiling import wake_compiler
+from ressl.engine.compiling import keep_compiled, wake_compiler
 from ressl.engine.launchers import launch, own_cores, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
 from ressl.engine.processes import Team, device_for, groups_here, joined
@@ -116,6 +116,7 @@ def _pretrain(
     precision_of(settings.precision, place)
     compiled = place.type == "cuda" and settings.engine != "eager"
     if compiled and team.world == 1 and settings.engine != "compile":
+        keep_compiled()
         hire()
         scouts.send()
     else:
