@@ -19,6 +19,7 @@ from torch import Tensor
 import ressl
 from ressl import cards
 from ressl.cli import main
+from ressl.environment import FROM_SOURCE, environment
 from ressl.errors import ResslError
 from ressl.export import FORMATS, OPSET, export
 from ressl.recipes import Recipe
@@ -149,6 +150,8 @@ def test_the_card_has_input_recipe_and_results(make_run: Callable[..., Run]) -> 
     assert "trained with labels" in supervised
     assert "without labels" not in supervised
     assert "## Licence\n\nCC BY 4\\.0\n" in text
+    run.note({"environment": environment(torch.device("cpu")) | {"ressl": FROM_SOURCE, "commit": "abc123"}})
+    assert "| made by | ressl, commit abc123 |" in cards.model_card(cards.card_of(run, 32))
 
 
 def test_the_model_card_has_the_numbers_of_every_protocol_and_of_the_last_step_alone(
