@@ -16,8 +16,9 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -140,18 +141,21 @@ class _Job:
     def numbers(self) -> range:
         return range(-(-len(self.source) // self.step))
 
-    def parts(self, numbers: Sequence[int]) -> Iterator[Part]:
+    def parts(self, numbers: Sequence[int]) -> Generator[Part]:
         """The features of these parts in turn; pictures of the next are decoded while one is put away."""
-        batches = self._batches(bounds for number in numbers for bounds in self._bounds(number))
-        for number in numbers:
-            ids, features, broken = list[Tensor](), list[Tensor](), dict[str, str]()
-            for (_, last), (found, images, bad) in zip(self._bounds(number), batches, strict=False):
-                if len(found):
-                    features.append(self.encoder(images))
-                    ids.append(found)
-                broken |= bad
-                self.display.busy("embedding", last, len(self.source))
-            yield Part(torch.cat(ids), torch.cat(features).cpu(), broken) if ids else no_part()._replace(broken=broken)
+        with closing(self._batches(bounds for number in numbers for bounds in self._bounds(number))) as batches:
+            for number in numbers:
+                yield self._part(number, batches)
+
+    def _part(self, number: int, batches: Iterator[_Batch]) -> Part:
+        ids, features, broken = list[Tensor](), list[Tensor](), dict[str, str]()
+        for (_, last), (found, images, bad) in zip(self._bounds(number), batches, strict=False):  # its own, no more
+            if len(found):
+                features.append(self.encoder(images))
+                ids.append(found)
+            broken |= bad
+            self.display.busy("embedding", last, len(self.source))
+        return Part(torch.cat(ids), torch.cat(features).cpu(), broken) if ids else no_part()._replace(broken=broken)
 
     def _bounds(self, number: int) -> list[tuple[int, int]]:
         """First sample and end of each batch of a part."""
@@ -159,7 +163,7 @@ class _Job:
         end = min(first + self.step, len(self.source))
         return [(b, min(b + self.batch_size, end)) for b in range(first, end, self.batch_size)]
 
-    def _batches(self, bounds: Iterator[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor, dict[str, str]]]:
+    def _batches(self, bounds: Iterator[tuple[int, int]]) -> Generator[_Batch]:
         size, resize = self.encoder.transform.size, self.encoder.transform.resize
         if isinstance(self.source, ArraySource) and self.source.size == (size, size) and resize == size:
             for first, last in bounds:
@@ -188,9 +192,10 @@ class _Job:
 
 
 _Read = tuple[int, "NDArray[np.uint8] | BrokenImage"]
+_Batch = tuple[Tensor, Tensor, dict[str, str]]  # sample numbers, pixels, what could not be read
 
 
-def _collect(tasks: list[Future[list[_Read]]]) -> tuple[Tensor, Tensor, dict[str, str]]:
+def _collect(tasks: list[Future[list[_Read]]]) -> _Batch:
     found = [item for task in tasks for item in task.result()]
     good = [(i, pixels) for i, pixels in found if not isinstance(pixels, BrokenImage)]
     broken = {error.path: error.reason for _, error in found if isinstance(error, BrokenImage)}
@@ -248,9 +253,10 @@ def _to_file(job: _Job, out: Path) -> Embeddings:
         missing = [number for number in job.numbers if number not in done]
         if done:
             job.display.message(f"{len(done):,} of {len(job.numbers):,} parts are there already; going on")
-        for number, part in zip(missing, job.parts(missing), strict=True):
-            parts.put(number, part)
-            done[number] = len(part.ids), part.broken
+        with closing(job.parts(missing)) as made:
+            for number, part in zip(missing, made, strict=True):
+                parts.put(number, part)
+                done[number] = len(part.ids), part.broken
         broken = {name: reason for number in job.numbers for name, reason in done[number][1].items()}
         if not any(rows for rows, _ in done.values()):
             parts.remove()
