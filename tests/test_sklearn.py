@@ -135,7 +135,9 @@ def test_every_form_of_pictures_is_taken(
     paths = sorted(folder.rglob("*.png"))
     by_folder = encoder().fit(folder)
     np.testing.assert_allclose(by_folder.transform(folder), by_folder.transform(paths), atol=1e-6)
-    by_list = encoder().fit([str(p) for p in paths])
+    for array in (np.array([str(p) for p in paths]), np.array(paths, dtype=object)):  # what numpy's indexing leaves
+        np.testing.assert_array_equal(by_folder.transform(array[5:9]), by_folder.transform(paths[5:9]))
+    by_list = encoder().fit(np.array([str(p) for p in paths]))
     np.testing.assert_allclose(by_list.transform(folder), by_folder.transform(folder), atol=1e-6)
     make_folder(40, broken=(7,))
     with pytest.raises(ResslError, match="1 of the pictures cannot be read, so rows would not match"):
@@ -184,6 +186,7 @@ def test_it_works_in_a_pipeline_and_a_search() -> None:
         (np.zeros((40, 8, 8, 3), complex), "Complex data not supported"),
         (csr_matrix((40, 12)), r"[Ss]parse"),
         ([["a", 1]], r"could not convert|dtype"),
+        (np.array(["a.jpg", 1], dtype=object), r"could not convert|dtype"),
     ],
 )
 def test_what_is_no_picture_is_refused_as_scikit_learn_does(X: Any, says: str) -> None:

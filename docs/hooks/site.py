@@ -102,7 +102,8 @@ def _math(text: str, formulas: list[str]) -> str:
     from latex2mathml.converter import convert
 
     def keep(latex: str, display: str) -> str:
-        formulas.append(convert(latex.strip(), display=display))
+        made = convert(latex.strip(), display=display)
+        formulas.append(f'<span class="formula">{made}</span>' if display == "block" else made)
         return f"%%formula{len(formulas) - 1}%%"
 
     text = re.sub(r"\$\$(.+?)\$\$", lambda m: keep(m[1], "block"), text, flags=re.DOTALL)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ressl.environment import FROM_SOURCE
 from ressl.errors import ResslError, unknown
 from ressl.methods import METHODS
 from ressl.nn.backbones import BACKBONES, STEMS
@@ -28,9 +29,10 @@ def card_of(run: Run, features_dim: int, licence: str | None = None) -> dict[str
     recipe, facts = run.recipe, run.facts
     resize = recipe.linear.resize or recipe.image_size
     environment = facts.get("environment", {})
+    version = environment.get("ressl")
     return {
         "schema": SCHEMA,
-        "made_by": f"ressl {environment.get('ressl') or ''}".strip(),
+        "made_by": "ressl" if version in (None, FROM_SOURCE) else f"ressl {version}",
         "backbone": recipe.backbone,
         "stem": recipe.stem,
         "width": recipe.width,

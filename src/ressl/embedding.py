@@ -16,8 +16,9 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -50,7 +51,7 @@ from ressl.featurefiles import (
 )
 from ressl.pretraining import default_workers
 
-PART = 8192  # samples; the most that a stopped process loses
+PART = 1024  # samples, rounded up to whole batches; the most that a stopped process loses
 _TASK = 16  # pictures a worker decodes in one go
 _AHEAD = 3  # batches decoded while the device works
 
@@ -126,42 +127,58 @@ class _Job:
         """Two jobs with the same digest give the same rows. Files are told by name, size and time of change."""
         encoder, source = self.encoder, self.source
         facts = [encoder.weights, encoder.device.type, str(encoder.dtype), repr(encoder.transform), self.batch_size]
-        hasher = hashlib.sha256(json.dumps([*facts, PART, len(source), type(source).__name__]).encode())
+        hasher = hashlib.sha256(json.dumps([*facts, self.step, len(source), type(source).__name__]).encode())
         for key in _keys(source):
             hasher.update(key)
         return hasher.hexdigest()
 
-    def part(self, start: int) -> Part:
-        """The features of samples ``start`` to ``start + PART``."""
-        end = min(start + PART, len(self.source))
+    @property
+    def step(self) -> int:
+        """Samples of a part: whole batches, so that what is in a batch depends on the sample numbers alone."""
+        return -(-PART // self.batch_size) * self.batch_size
+
+    @property
+    def numbers(self) -> range:
+        return range(-(-len(self.source) // self.step))
+
+    def parts(self, numbers: Sequence[int]) -> Generator[Part]:
+        """The features of these parts in turn; pictures of the next are decoded while one is put away."""
+        with closing(self._batches(bounds for number in numbers for bounds in self._bounds(number))) as batches:
+            for number in numbers:
+                yield self._part(number, batches)
+
+    def _part(self, number: int, batches: Iterator[_Batch]) -> Part:
         ids, features, broken = list[Tensor](), list[Tensor](), dict[str, str]()
-        for found, images, bad in self._batches(start, end):
+        for (_, last), (found, images, bad) in zip(self._bounds(number), batches, strict=False):  # its own, no more
             if len(found):
                 features.append(self.encoder(images))
                 ids.append(found)
             broken |= bad
-            self.display.busy("embedding", min(end, start + sum(map(len, ids)) + len(broken)), len(self.source))
-        if not ids:
-            return no_part()._replace(broken=broken)
-        return Part(torch.cat(ids), torch.cat(features).cpu(), broken)
+            self.display.busy("embedding", last, len(self.source))
+        return Part(torch.cat(ids), torch.cat(features).cpu(), broken) if ids else no_part()._replace(broken=broken)
 
-    def _batches(self, start: int, end: int) -> Iterator[tuple[Tensor, Tensor, dict[str, str]]]:
-        """Batches of a part. What is in a batch depends on the sample numbers alone, so features do too."""
+    def _bounds(self, number: int) -> list[tuple[int, int]]:
+        """First sample and end of each batch of a part."""
+        first = number * self.step
+        end = min(first + self.step, len(self.source))
+        return [(b, min(b + self.batch_size, end)) for b in range(first, end, self.batch_size)]
+
+    def _batches(self, bounds: Iterator[tuple[int, int]]) -> Generator[_Batch]:
         size, resize = self.encoder.transform.size, self.encoder.transform.resize
-        bounds = [(b, min(b + self.batch_size, end)) for b in range(start, end, self.batch_size)]
         if isinstance(self.source, ArraySource) and self.source.size == (size, size) and resize == size:
             for first, last in bounds:
                 yield torch.arange(first, last), self.source.images[first:last], {}
             return
-        with ThreadPoolExecutor(max(self.workers, 1)) as pool:
-            waiting: deque[list[Future[list[_Read]]]] = deque()
-            todo = iter(bounds)
-            for first, last in todo:
+        pool, waiting = ThreadPoolExecutor(max(self.workers, 1)), deque[list[Future[list[_Read]]]]()
+        try:
+            for first, last in bounds:
                 waiting.append([pool.submit(self._read, i, min(i + _TASK, last)) for i in range(first, last, _TASK)])
                 if len(waiting) >= _AHEAD:
                     yield _collect(waiting.popleft())
             while waiting:
                 yield _collect(waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)  # who is stopped does not wait for what is still to be decoded
 
     def _read(self, first: int, last: int) -> list[_Read]:
         transform, found = self.encoder.transform, list[_Read]()
@@ -175,9 +192,10 @@ class _Job:
 
 
 _Read = tuple[int, "NDArray[np.uint8] | BrokenImage"]
+_Batch = tuple[Tensor, Tensor, dict[str, str]]  # sample numbers, pixels, what could not be read
 
 
-def _collect(tasks: list[Future[list[_Read]]]) -> tuple[Tensor, Tensor, dict[str, str]]:
+def _collect(tasks: list[Future[list[_Read]]]) -> _Batch:
     found = [item for task in tasks for item in task.result()]
     good = [(i, pixels) for i, pixels in found if not isinstance(pixels, BrokenImage)]
     broken = {error.path: error.reason for _, error in found if isinstance(error, BrokenImage)}
@@ -201,20 +219,20 @@ def _keys(source: Source) -> Iterator[bytes]:
 
 
 def _in_memory(job: _Job) -> Embeddings:
-    parts = [job.part(start) for start in range(0, len(job.source), PART)]
+    parts = list(job.parts(job.numbers))
     broken = {name: reason for part in parts for name, reason in part.broken.items()}
-    _check_some(parts, job, broken)
+    if not any(len(part.ids) for part in parts):
+        raise _none_read(job, broken)
     features = torch.cat([part.features for part in parts if len(part.ids)]).numpy()
     paths = [job.source.identify(int(i)) for part in parts for i in part.ids]
     return Embeddings(paths, broken, features.shape[1], rows=features)
 
 
-def _check_some(parts: list[Part], job: _Job, broken: dict[str, str]) -> None:
-    if not any(len(part.ids) for part in parts):
-        name, reason = next(iter(broken.items()))
-        if len(job.source) == 1:
-            raise ResslError(f"{shown(name)} cannot be read: {reason}")
-        raise ResslError(f"none of the {len(job.source):,} pictures can be read (the first: {shown(name)}: {reason})")
+def _none_read(job: _Job, broken: dict[str, str]) -> ResslError:
+    name, reason = next(iter(broken.items()))
+    if len(job.source) == 1:
+        return ResslError(f"{shown(name)} cannot be read: {reason}")
+    return ResslError(f"none of the {len(job.source):,} pictures can be read (the first: {shown(name)}: {reason})")
 
 
 def _to_file(job: _Job, out: Path) -> Embeddings:
@@ -231,24 +249,24 @@ def _to_file(job: _Job, out: Path) -> Embeddings:
         return _found(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        broken, some = dict[str, str](), False
-        for number, start in enumerate(range(0, len(job.source), PART)):
-            part = parts.get(number)
-            if part is None:
-                part = job.part(start)
+        done = {n: (len(part.ids), part.broken) for n in job.numbers if (part := parts.get(n)) is not None}
+        missing = [number for number in job.numbers if number not in done]
+        if done:
+            job.display.message(f"{len(done):,} of {len(job.numbers):,} parts are there already; going on")
+        with closing(job.parts(missing)) as made:
+            for number, part in zip(missing, made, strict=True):
                 parts.put(number, part)
-            broken |= part.broken
-            some = some or len(part.ids) > 0
-        if not some:
+                done[number] = len(part.ids), part.broken
+        broken = {name: reason for number in job.numbers for name, reason in done[number][1].items()}
+        if not any(rows for rows, _ in done.values()):
             parts.remove()
-            _check_some([], job, broken)
+            raise _none_read(job, broken)
         facts: dict[str, Any] = {"job": digest, "model": job.encoder.name, "weights": job.encoder.weights}
         facts |= {"broken": len(broken)}
+        write_broken(out, broken)
         if broken:
-            write_broken(out, broken)
             job.display.message(f"{len(broken):,} broken files left out, listed in {shown(broken_list(out))}")
-        numbers = range(-(-len(job.source) // PART))
-        write_features(out, lambda: map(parts.require, numbers), job.source.identify, facts)
+        write_features(out, lambda: map(parts.require, job.numbers), job.source.identify, facts)
         parts.remove()
     except OSError as error:
         raise ResslError(f"cannot write {shown(out)}: {error.strerror}") from error

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
+FROM_SOURCE = "not installed"  # the version of a program that is run from its source
+
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Facts that stand beside every measured number."""
     facts: dict[str, Any] = {
-        "ressl": _version("ressl") or "not installed",  # run from its source
+        "ressl": _version("ressl") or FROM_SOURCE,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": _version("torchvision"),

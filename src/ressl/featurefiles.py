@@ -2,7 +2,8 @@
 
 FEATURES.npy         N x D float32; beside it FEATURES.paths.txt, a line per row, and FEATURES.npy.json, what made it
 FEATURES.parquet     columns path and embedding; what made it stands in the schema's metadata
-FEATURES.broken.txt  pictures that could not be read, if any, with the reason after a tab
+FEATURES.npy.broken.txt, FEATURES.parquet.broken.txt  pictures that could not be read, if any, each with the reason
+                     after a tab
 """
 
 from __future__ import annotations
@@ -105,10 +106,13 @@ def _unline(line: str) -> str:
 
 
 def broken_list(path: Path) -> Path:
-    return _beside(path, ".broken.txt")
+    return path.with_name(path.name + ".broken.txt")
 
 
 def write_broken(path: Path, broken: dict[str, str]) -> None:
+    """List them; where there are none, the list of an earlier try goes."""
+    if not broken:
+        return broken_list(path).unlink(missing_ok=True)
     lines = "".join(f"{shown(name)}\t{reason}\n" for name, reason in broken.items())
     write_atomically(broken_list(path), lines.encode())
 

@@ -17,13 +17,16 @@ from ressl.cards import read_card, transform_of
 from ressl.data.decode import shown
 from ressl.errors import ResslError, printable
 from ressl.files import open_regular, read_bytes, read_json
+from ressl.programs import read_program
 from ressl.published import filled, open_published
 from ressl.runs import Run
 from ressl.transform import Transform
 
 __all__ = ["OnnxBackbone", "Transform", "load"]
 
-_EXPECTED = "give a run folder, an exported model (folder, .safetensors, .pth, .onnx) or a published ResNet (.pth)"
+_EXPECTED = (
+    "give a run folder, an exported model (folder, .safetensors, .pth, .onnx, .pt2) or a published ResNet (.pth)"
+)
 
 
 def load(path: str | Path) -> tuple[nn.Module, Transform]:
@@ -64,10 +67,7 @@ def _file(path: Path) -> tuple[nn.Module, Transform]:
     if path.suffix == ".onnx":
         return _onnx(path)
     if path.suffix == ".pt2":
-        raise ResslError(
-            "a torch.export program can run code when it is opened; if you trust it use torch.export.load, or export "
-            "with --to safetensors"
-        )
+        return _program(path)
     if path.suffix == ".safetensors" or start[8:9] == b"{":
         weights, metadata = _safetensors(path)
         if "ressl" in metadata:
@@ -110,6 +110,14 @@ def _torch(path: Path) -> Any:
             f"it is neither safetensors nor a PyTorch file of plain tensors ({kind}; whatever would run code is "
             "refused)"
         ) from None
+
+
+def _program(path: Path) -> tuple[nn.Module, Transform]:
+    card, weights = read_program(path)
+    try:
+        return _described(read_card(card), weights)
+    except ResslError as error:  # a network around the backbone, perhaps: the program is in there, but would run
+        raise ResslError(f"{error}; if you trust it use torch.export.load") from error
 
 
 class OnnxBackbone(nn.Module):

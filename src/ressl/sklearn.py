@@ -39,8 +39,8 @@ Pictures = str | Path | Sequence[str | Path] | NDArray[np.generic]
 class ReSSLEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Learn a backbone from pictures without labels; turn pictures into its features.
 
-    Pictures are a folder, an .npy or .npz, a list of paths, or an array: N x H x W x 3 or N x H x W, uint8 or floats
-    in 0..1. Labels are ignored.
+    Pictures are a folder, an .npy or .npz, a list or array of paths, or an array: N x H x W x 3 or N x H x W, uint8 or
+    floats in 0..1. Labels are ignored.
 
     Args:
         recipe: a :class:`~ressl.recipes.Recipe` or its name; None chooses one from the pictures.
@@ -84,7 +84,7 @@ class ReSSLEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             seed = check_random_state(seed).randint(2**31)
         changes = dict(self.changes or {}) | ({} if self.epochs is None else {"epochs": self.epochs})
         with tempfile.TemporaryDirectory() as folder:
-            data = _on_disk(X, Path(folder))
+            data = _on_disk(_listed(X), Path(folder))
             recipe = self.recipe
             if recipe is not None:
                 base = recipe if isinstance(recipe, Recipe) else get_recipe(recipe)
@@ -106,6 +106,7 @@ class ReSSLEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def transform(self, X: Pictures) -> NDArray[np.float32]:
         """N x D features, a row per picture; of a folder in the order of the sorted paths."""
         check_is_fitted(self)
+        X = _listed(X)
         images: Images = X if _is_place(X) else _pictures(X)
         found = embed((self.model_, self.transform_), images, device=self.device, batch_size=self.batch_size)
         if found.broken:
@@ -123,6 +124,13 @@ class ReSSLEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         tags.input_tags.string = True
         tags.transformer_tags.preserves_dtype = []
         return tags
+
+
+def _listed(X: Pictures) -> Pictures:
+    """An array of paths, as splitting or sorting with numpy leaves it, as the list it was."""
+    if isinstance(X, np.ndarray) and X.ndim == 1 and X.dtype.kind in "UO" and _is_place(X.tolist()):
+        return X.tolist()
+    return X
 
 
 def _is_place(X: object) -> bool:
