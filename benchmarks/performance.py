@@ -151,7 +151,8 @@ def of_loss(record: Record) -> Iterator[str]:
 
 def of_embedding(record: Record) -> Iterator[str]:
     row = record["embed"]
-    yield f"\n{row['pictures']:,} pictures of {row['side']} px to a file of features: {row['seconds']:.2f} s.\n"
+    what = f"{row['pictures']:,} pictures of {row['side']} px ({row.get('data', 'random')})"
+    yield f"\n{what} to a file of features: {row['seconds']:.2f} s.\n"
 
 
 def of_ideas(record: Record) -> Iterator[str]:

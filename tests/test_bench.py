@@ -18,6 +18,7 @@ from ressl.bench.parts import flops_per_image, loss_cost
 from ressl.bench.phases import step_phases
 from ressl.bench.steps import pictures, pil_loader, step_speed
 from ressl.bench.timing import seconds_per_call
+from ressl.data.base import ArraySource
 from ressl.engine.step import TrainStep
 from ressl.errors import ResslError
 from ressl.methods import ReSSL
@@ -251,6 +252,22 @@ def test_cost_ratios_are_times_ours_and_the_papers():
         {"ratio": "ReSSL (4 crops) / SimCLR", "ours": 1.02, "paper": 1.02},
     ]
     assert costs.ratios(rows[1:]) == costs.ratios(rows)[1:]
+
+
+@pytest.mark.parametrize(("there", "side"), [(True, 32), (True, 16), (False, 32)])
+def test_embedding_takes_the_recipes_own_pictures_where_they_are(
+    there: bool, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(data: str, split: str, download: bool) -> ArraySource:
+        assert (data, split, download) == ("cifar10", "train", False)
+        if not there:
+            raise ResslError("not here")
+        return ArraySource("cifar10", torch.zeros(40, 3, side, side, dtype=torch.uint8))
+
+    monkeypatch.setattr("ressl.bench.features.open_source", opened)
+    found = suite.bench("cifar10", parts=("embed",), device=torch.device("cpu"), workers=0)["embed"]
+    own = there and side == 32
+    assert (found["data"], found["pictures"]) == (("cifar10", 40) if own else ("random", 512))
 
 
 def test_embedding_is_timed_once_the_model_is_ready(capsys: pytest.CaptureFixture[str]) -> None:

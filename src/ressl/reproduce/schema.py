@@ -116,6 +116,7 @@ class Loss(TypedDict):
 
 
 class Embedding(TypedDict):
+    data: NotRequired[str]  # of earlier ones: random
     pictures: int
     side: int
     dim: int
