@@ -18,6 +18,14 @@ INK, ACCENT, WRONG, GRID = "#22303c", "#1f6f8b", "#c0392b", "#e3e8ec"
 plain_names = matplotlib.rc_context({"text.parse_math": False})
 
 
+def brief(name: str, most: int) -> str:
+    """
+    >>> brief("wheaten_terrier", 8)
+    'wheaten…'
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 @plain_names
 def curves(rows: Sequence[dict[str, Any]], path: Path, title: str, queue_size: int | None = None) -> Path:
     """Loss, kNN accuracy, and the teacher's entropy under its ceiling, against the epoch."""
