@@ -15,12 +15,13 @@ import torchvision
 import torchvision.transforms.v2.functional as TF
 from sklearn.neighbors import KNeighborsClassifier
 
-from ressl import labelled
+from ressl import labelled, measuring
 from ressl.cards import metrics_of
 from ressl.cli import main
 from ressl.data.base import ArraySource
 from ressl.errors import ResslError
 from ressl.evaluating import CHOICES, evaluate, evaluate_each, evaluation_data
+from ressl.evaluation import uniformity
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe
 from ressl.report.numbers import rows_of
@@ -125,6 +126,18 @@ def test_every_protocol_works_and_none_is_computed_twice(tmp_path: Path, run: Ru
     assert dict(evaluate_each(run, CHOICES, device="cpu", changes=changes)) == first
 
 
+def test_geometry_is_of_any_pictures_and_not_of_the_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder the first ones are of the first classes."""
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(measuring, "uniformity", lambda held: (seen.append(held), uniformity(held))[1])
+    evaluate(run, "geometry", device="cpu")
+    found = evaluate(run, "geometry", pictures=10, device="cpu")
+    every, some = seen
+    place = [int((every == row).all(1).nonzero()[0]) for row in some]
+    assert (found["pictures"], len(set(place))) == (10, 10)
+    assert place == sorted(place) != list(range(10))
+
+
 def test_features_are_taken_once_for_all_protocols(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     plain_extract = labelled.extract
@@ -178,6 +191,8 @@ def test_mistakes_about_foreign_backbones_are_said(tmp_path: Path, run: Run, arr
         evaluate("torchvision/resnet18", "knn", weights="gone.pth", **given)
     with pytest.raises(ResslError, match="is no state dict for torchvision/resnet18"):
         evaluate("torchvision/resnet18", "knn", weights=str(array_file), **given)
+    with pytest.raises(ResslError, match=r"cannot take pictures of 32 px \(.*224.*\); leave --image-size away"):
+        evaluate("timm/vit_tiny_patch16_224", "knn", image_size=32, **given)
     with pytest.raises(ResslError, match="belong to a timm/ or torchvision/ backbone"):
         evaluate(run, "knn", weights="default", device="cpu")
 

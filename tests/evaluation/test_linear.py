@@ -13,8 +13,9 @@ from torch import nn
 
 from ressl import rng
 from ressl.errors import ResslError
-from ressl.evaluation.linear import COSINE, PROTOCOLS, STEP, LinearProtocol, linear_evaluation
+from ressl.evaluation.linear import COSINE, IMAGENET, PROTOCOLS, STEP, LinearProtocol, linear_evaluation
 from ressl.nn import build_backbone
+from ressl.recipes import get_recipe
 
 
 def separable(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +118,7 @@ def test_augmentation_changes_training_but_not_the_backbone() -> None:
 
 
 def test_the_named_protocols_are_the_paper_s() -> None:
-    assert PROTOCOLS == {"step": STEP, "cosine": COSINE}
+    assert PROTOCOLS == {"step": STEP, "cosine": COSINE, "imagenet": IMAGENET}
     assert (STEP.schedule, STEP.lr, STEP.epochs, STEP.milestones, STEP.batch_size) == (
         "step",
         30.0,
@@ -127,9 +128,14 @@ def test_the_named_protocols_are_the_paper_s() -> None:
     )
     assert (STEP.nesterov, STEP.scale, STEP.augment) == (True, (0.08, 1.0), True)
     assert (COSINE.schedule, COSINE.lr) == ("cosine", 0.2)
+    assert replace(COSINE, lr=0.3, nesterov=False) == IMAGENET
+    assert get_recipe("imagenet-r50").linear == replace(IMAGENET, resize=256)
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": 0}, {"batch_size": -3}, {"lr": 0.0}, {"resize": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"batch_size": 0}, {"batch_size": -3}, {"lr": 0.0}, {"resize": 0}, {"milestones": (60.0, 80.0)}],
+)
 def test_a_protocol_that_cannot_be_is_an_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(ResslError, match=next(iter(wrong))):
         linear_evaluation(None, noisy(20, 0), noisy(20, 1), protocol=replace(STEP, **wrong))
