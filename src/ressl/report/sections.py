@@ -224,7 +224,7 @@ def _confusion(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Html:
         cells = [td(f"{s:.0f}" if s >= 0.5 else "", class_=_level(s)) for s in shares]
         rows.append([th(name, class_="h", scope="row"), *cells])
     caption = tag("p", "Row: what it is; column: what it was taken for, % of the row.", class_="soft small")
-    head = [th(), *(th(name, class_="v", scope="col") for name in names)]
+    head = [th(), *(th(tag("span", name), class_="v", scope="col") for name in names)]
     return tag("div", caption, table(head, rows, "confusion"))
 
 
