@@ -126,6 +126,34 @@ def test_every_protocol_works_and_none_is_computed_twice(tmp_path: Path, run: Ru
     assert dict(evaluate_each(run, CHOICES, device="cpu", changes=changes)) == first
 
 
+def test_a_longer_list_of_transfers_computes_what_is_new(run: Run, array_file: Path, memory: Any) -> None:
+    def transfer(*to: str, **more: Any) -> tuple[list[Any], list[str]]:
+        shown = memory()
+        found = evaluate(run, "transfer", to=to, device="cpu", display=shown, **{"epochs": 2} | more)
+        return [row["data"] for row in found["to"]], [text.split()[-1] for text in shown.messages]
+
+    here = str(array_file)
+    assert transfer("shapes") == (["shapes"], ["shapes"])
+    assert transfer(here) == (["pictures", "shapes"], ["pictures"])  # what was there before stays
+    assert transfer("shapes", here) == (["shapes", "pictures"], [])
+    assert transfer("shapes") == (["shapes", "pictures"], [])
+    rows = evaluate(run, "transfer", to=(here,), epochs=2, device="cpu")["to"]
+    assert rows[0]["knn"] == evaluate(run, "knn", device="cpu")["top1"]
+    assert transfer("shapes", again=True) == (["shapes", "pictures"], ["shapes"])
+    assert transfer(here, epochs=1) == (["pictures"], ["pictures"])  # by other settings they are other results
+
+
+def test_by_other_settings_it_is_another_measure(run: Run) -> None:
+    usual, short = (evaluate(run, "linear", device="cpu", **more) for more in ({}, {"epochs": 1}))
+    assert [row.what for row in rows_of("linear", usual, {"linear": 90.2})] == ["linear"]
+    assert rows_of("linear", usual, {"linear": 90.2})[0].paper == "90.20"
+    row = rows_of("linear", short, {"linear": 90.2})[0]
+    assert (row.what, row.paper) == ("linear, epochs = 1", "")
+    text = report([run], device="cpu").read_text()
+    assert "<td>linear, epochs = 1</td>" in text
+    assert "<span>linear, top-1</span>" not in text
+
+
 def test_geometry_is_of_any_pictures_and_not_of_the_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder the first ones are of the first classes."""
     seen: list[torch.Tensor] = []

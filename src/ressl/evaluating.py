@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,8 @@ def bench_of(
 
 def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     subject, recipe = bench.subject, bench.recipe
-    settings = plain(asked)
+    settings, usual = plain(asked), plain(PROTOCOLS[name].settings(recipe))
+    changed = {key: value for key, value in settings.items() if value != usual[key] and key != "to"}
     if "to" in settings:  # names, not places
         pairs = [parse_data(text) for text in settings["to"]]
         settings["to"] = [f"{label_of(*pair)} {place_of(*pair)}" for pair in pairs]
@@ -141,7 +143,13 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     known = team.tell(subject.run.read_evaluation(file) if team.leads else None)
     if known is not None and not bench.again and all(known.get(key) == value for key, value in made.items()):
         return known
-    protocol, result = PROTOCOLS[name], {"protocol": name, **made}
+    before = _rows_before(known, made) if "to" in settings else {}
+    if before:  # only what is new is computed; the rest stays beside it
+        places = dict(zip(settings["to"], asked.to, strict=True))
+        asked = replace(asked, to=tuple(text for place, text in places.items() if bench.again or place not in before))
+        if not asked.to:
+            return known | _in_order(settings, before)
+    protocol, result = PROTOCOLS[name], {"protocol": name, **made, "changed": changed}
     if protocol.labels:
         if bench.data.several and not protocol.several:
             fit = ", ".join(name for name, p in PROTOCOLS.items() if p.several)
@@ -157,8 +165,27 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     _ = bench.backbone
     start = time.monotonic()  # now that everything is loaded
     found = protocol.measure(bench, asked)
+    if before:
+        new = [place for place, text in places.items() if text in asked.to]
+        found |= _in_order(settings, before | dict(zip(new, found["to"], strict=True)))
     result |= found | {"seconds": time.monotonic() - start, "environment": environment(bench.device)}
     if team.leads:
         subject.run.path.mkdir(parents=True, exist_ok=True)
         subject.run.write_evaluation(file, result)
     return result
+
+
+def _rows_before(known: dict[str, Any] | None, made: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of an earlier transfer that differs in its list alone, by data and place."""
+    match known:
+        case {"settings": {"to": [*places], **rest}, "to": [*rows], **others} if len(places) == len(rows):
+            alike = all(others.get(key) == value for key, value in made.items() if key != "settings")
+            same = rest == {key: value for key, value in made["settings"].items() if key != "to"}
+            return dict(zip(map(str, places), rows, strict=True)) if alike and same else {}
+    return {}
+
+
+def _in_order(settings: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Both lists of a transfer: what was asked for, then what was known before."""
+    order = dict.fromkeys([*settings["to"], *rows])
+    return {"settings": {**settings, "to": list(order)}, "to": [rows[place] for place in order]}

@@ -279,9 +279,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "linear-imagenet": Protocol("linear classifier, the paper's for ImageNet", _named_linear("imagenet"), _linear),
     "svm": Protocol("low-shot linear SVM (mAP for voc07)", lambda r: SvmProtocol(), _svm, True),
     "finetune": Protocol("all weights, 1 % and 10 % of the labels", lambda r: FinetuneProtocol(), _finetune),
-    "geometry": Protocol(
-        "alignment, uniformity, effective rank", lambda r: GeometryProtocol(), _geometry, several=True
-    ),
+    "geometry": Protocol("alignment, uniformity, effective rank", lambda r: GeometryProtocol(), _geometry, True),
     "classes": Protocol(
         "per-class accuracy and confusion, by kNN", lambda r: KnnProtocol(r.knn_k, r.knn_temperature), _classes
     ),

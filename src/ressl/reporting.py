@@ -188,6 +188,7 @@ def _tiles(
     evaluations: dict[str, dict[str, Any]],
 ) -> list[tuple[str, str]]:
     tiles: list[tuple[str, str]] = []
+    evaluations = {name: result for name, result in evaluations.items() if not result.get("changed")}
     demo = evaluations.get("demo", {}).get("scores", {}).get("ressl", {})
     top1 = evaluations.get("linear", {}).get("last", demo.get("linear"))
     if isinstance(top1, (int, float)):

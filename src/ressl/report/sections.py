@@ -29,12 +29,14 @@ def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None) -> 
     found: dict[str, dict[int, tuple[str, str]]] = {}
     paper: dict[str, dict[str, None]] = {}  # of several recipes, all their numbers, each once
     for i, run in enumerate(runs):
+        told = set()
         for name, result in run.evaluations.items():
             for row in rows_of(name, result, run.paper) if name != "demo" else ():  # which has a table of its own
+                told.add(row.what)
                 found.setdefault(row.what, {})[i] = (row.value, row.beside)
                 if row.paper:
                     paper.setdefault(row.what, {})[row.paper] = None
-        if "linear" not in run.evaluations and "linear" in run.paper:
+        if "linear" not in told and "linear" in run.paper:
             found.setdefault("linear", {})
             paper.setdefault("linear", {})[f"{run.paper['linear']:.2f}"] = None
     if not found and beginnings(runs) is not None:
