@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ressl.cards import metrics_of
 from ressl.cli import main
 from ressl.data.base import ArraySource
 from ressl.errors import ResslError
-from ressl.evaluating import CHOICES, evaluate, evaluate_each, evaluation_data
+from ressl.evaluating import BEFORE, CHOICES, evaluate, evaluate_each, evaluation_data
 from ressl.evaluation import uniformity
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe
@@ -34,9 +35,11 @@ def run(tmp_path: Path, tiny: Callable[..., Recipe], array_file: Path, memory: A
     return pretrain(tiny(data="array", seed=3), data=array_file, out=tmp_path / "run", device="cpu", display=memory())
 
 
-def test_a_second_evaluation_is_read_and_not_computed(run: Run) -> None:
+def test_a_second_evaluation_is_read_and_not_computed(run: Run, memory: Any) -> None:
     first = evaluate(run, "knn", device="cpu")
-    assert evaluate(run, "knn", device="cpu") == first
+    shown = memory()
+    assert evaluate(run, "knn", device="cpu", display=shown) == first
+    assert shown.messages == [BEFORE]
     again = evaluate(run, "knn", device="cpu", again=True)
     assert again["top1"] == first["top1"]
     assert again["seconds"] != first["seconds"]
@@ -130,7 +133,7 @@ def test_a_longer_list_of_transfers_computes_what_is_new(run: Run, array_file: P
     def transfer(*to: str, **more: Any) -> tuple[list[Any], list[str]]:
         shown = memory()
         found = evaluate(run, "transfer", to=to, device="cpu", display=shown, **{"epochs": 2} | more)
-        return [row["data"] for row in found["to"]], [text.split()[-1] for text in shown.messages]
+        return [row["data"] for row in found["to"]], [text.split()[-1] for text in shown.messages if text != BEFORE]
 
     here = str(array_file)
     assert transfer("shapes") == (["shapes"], ["shapes"])
@@ -141,6 +144,31 @@ def test_a_longer_list_of_transfers_computes_what_is_new(run: Run, array_file: P
     assert rows[0]["knn"] == evaluate(run, "knn", device="cpu")["top1"]
     assert transfer("shapes", again=True) == (["shapes", "pictures"], ["shapes"])
     assert transfer(here, epochs=1) == (["pictures"], ["pictures"])  # by other settings they are other results
+
+
+@pytest.mark.parametrize("protocol", ["knn", "transfer"])
+def test_pictures_that_changed_are_measured_anew(run: Run, make_folder: Callable[..., Path], protocol: str) -> None:
+    """Others under the same names, in the same folder; and none at all are no reason to forget what was measured."""
+    photos, other = make_folder(30), make_folder(30, name="other")
+    more = {"to": (str(photos), "shapes"), "epochs": 1} if protocol == "transfer" else {"data": str(photos)}
+    measure = lambda: evaluate(run, protocol, device="cpu", **more)
+    first = measure()
+    assert measure() == first
+    for a, b in zip(sorted((photos / "a").iterdir()), sorted((other / "b").iterdir()), strict=True):
+        shutil.copyfile(b, a)
+    second = measure()
+    assert second["seconds"] != first["seconds"]
+    assert measure() == second
+    if protocol == "transfer":
+        assert [row["data"] for row in second["to"]] == ["photos", "shapes"]
+        assert second["to"][1] == first["to"][1]
+    else:
+        shutil.rmtree(photos / "b")
+        (photos / "b").mkdir()
+        assert measure()["test_pictures"] == 4  # of 20
+        own = evaluate(run, "knn", device="cpu")
+        Path(run.facts["data"]).unlink()
+        assert evaluate(run, "knn", device="cpu") == own
 
 
 def test_by_other_settings_it_is_another_measure(run: Run) -> None:

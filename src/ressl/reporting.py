@@ -106,7 +106,7 @@ def _page(
         made = map_of(bench, pictures)
         plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
         if labelled and not bench.data.several and data is None:
-            evaluate(run, "classes", device=device, precision=precision, display=shown)
+            evaluate(run, "classes", device=device, precision=precision)
         if not bench.own_data:
             notes.append(f"Neighbours and map of {name} show pictures of {bench.label}.")
     except ResslError as error:
