@@ -85,9 +85,9 @@ def _changed(settings: Mapping[str, Any]) -> str:
 def _transfer(r: Mapping[str, Any], other: str) -> list[Row]:
     where = f"{r['test_pictures']:,} test pictures"
     if "mAP" in r:
-        return [Row(f"transfer to {r['data']}, SVM mAP{other}", f"{r['mAP']:.2f}", where)]
+        return [Row(f"transfer to {r['data']}, SVM mAP", f"{r['mAP']:.2f}", where)]
     best = f"best {r['linear_best']:.2f}; {where}"
     return [
         Row(f"transfer to {r['data']}, linear{other}", f"{r['linear']:.2f}", best),
-        Row(f"transfer to {r['data']}, kNN{other}", f"{r['knn']:.2f}", where),
+        Row(f"transfer to {r['data']}, kNN", f"{r['knn']:.2f}", where),
     ]
