@@ -34,6 +34,20 @@ def test_separable_features_are_separated(protocol: LinearProtocol) -> None:
     assert result.last == 100.0
 
 
+@pytest.mark.parametrize("augment", [True, False])
+@pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
+def test_a_backbone_whose_features_are_separable_reaches_100_percent(protocol: LinearProtocol, augment: bool) -> None:
+    """It sees the mean colour, which crops and flips leave alone."""
+    backbone = nn.Sequential(nn.Conv2d(3, 3, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    nn.init.dirac_(backbone[0].weight)
+    y = torch.arange(60) % 3
+    x = torch.randint(0, 100, (60, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x[torch.arange(60), y] += 150
+    protocol = replace(protocol, epochs=30, batch_size=20, augment=augment)
+    result = linear_evaluation(backbone, (x[:40], y[:40]), (x[40:], y[40:]), protocol=protocol, image_size=8)
+    assert result.last == 100.0
+
+
 def test_random_labels_are_not_learnt() -> None:
     x, y = torch.randn(400, 4, generator=torch.Generator().manual_seed(0)), torch.arange(400) % 4
     other = torch.randn(400, 4, generator=torch.Generator().manual_seed(1))
