@@ -25,6 +25,8 @@ from ressl.evaluating import BEFORE, CHOICES, evaluate, evaluate_each, evaluatio
 from ressl.evaluation import uniformity
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe
+from ressl.report import sections
+from ressl.report.contents import RunPage
 from ressl.report.numbers import rows_of
 from ressl.reporting import report
 from ressl.runs import Run
@@ -177,6 +179,9 @@ def test_by_other_settings_it_is_another_measure(run: Run) -> None:
     assert rows_of("linear", usual, {"linear": 90.2})[0].paper == "90.20"
     row = rows_of("linear", short, {"linear": 90.2})[0]
     assert (row.what, row.paper) == ("linear, epochs = 1", "")
+    shown = sections.numbers([RunPage("", "", "", [], {"linear": short}, {"linear": 90.2}, [], None, {}, {})])
+    assert "<td>linear</td>" in str(shown)  # the paper's stands alone
+    assert "90.20" in str(shown)
     text = report([run], device="cpu").read_text()
     assert "<td>linear, epochs = 1</td>" in text
     assert "<span>linear, top-1</span>" not in text

@@ -74,6 +74,11 @@ def test_names_that_are_no_text_are_shown_all_the_same(
     assert "a\\udcff\\x1b[1m" in text
     for kind in ("neighbours", "map", "classes"):
         assert main(["figure", kind, str(run.path), "--device", "cpu"]) == 0
+    found = run.read_evaluation("classes")  # anybody's file may hold such names, too
+    assert found is not None
+    run.write_evaluation("classes", found | {"classes": [os.fsdecode(b"\xff"), "b", "c"]})
+    for words in (["report"], ["figure", "classes"]):
+        assert main([*words, str(run.path), "--device", "cpu"]) == 0
 
 
 @pytest.mark.parametrize("kind", ["neighbours", "map"])
