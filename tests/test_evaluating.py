@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ import torchvision
 import torchvision.transforms.v2.functional as TF
 from sklearn.neighbors import KNeighborsClassifier
 
-from ressl import labelled
+from ressl import labelled, measuring
 from ressl.cards import metrics_of
 from ressl.cli import main
 from ressl.data.base import ArraySource
 from ressl.errors import ResslError
-from ressl.evaluating import CHOICES, evaluate, evaluate_each, evaluation_data
+from ressl.evaluating import BEFORE, CHOICES, evaluate, evaluate_each, evaluation_data
+from ressl.evaluation import uniformity
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe
+from ressl.report import sections
+from ressl.report.contents import RunPage
 from ressl.report.numbers import rows_of
 from ressl.reporting import report
 from ressl.runs import Run
@@ -33,9 +37,11 @@ def run(tmp_path: Path, tiny: Callable[..., Recipe], array_file: Path, memory: A
     return pretrain(tiny(data="array", seed=3), data=array_file, out=tmp_path / "run", device="cpu", display=memory())
 
 
-def test_a_second_evaluation_is_read_and_not_computed(run: Run) -> None:
+def test_a_second_evaluation_is_read_and_not_computed(run: Run, memory: Any) -> None:
     first = evaluate(run, "knn", device="cpu")
-    assert evaluate(run, "knn", device="cpu") == first
+    shown = memory()
+    assert evaluate(run, "knn", device="cpu", display=shown) == first
+    assert shown.messages == [BEFORE]
     again = evaluate(run, "knn", device="cpu", again=True)
     assert again["top1"] == first["top1"]
     assert again["seconds"] != first["seconds"]
@@ -125,6 +131,74 @@ def test_every_protocol_works_and_none_is_computed_twice(tmp_path: Path, run: Ru
     assert dict(evaluate_each(run, CHOICES, device="cpu", changes=changes)) == first
 
 
+def test_a_longer_list_of_transfers_computes_what_is_new(run: Run, array_file: Path, memory: Any) -> None:
+    def transfer(*to: str, **more: Any) -> tuple[list[Any], list[str]]:
+        shown = memory()
+        found = evaluate(run, "transfer", to=to, device="cpu", display=shown, **{"epochs": 2} | more)
+        return [row["data"] for row in found["to"]], [text.split()[-1] for text in shown.messages if text != BEFORE]
+
+    here = str(array_file)
+    assert transfer("shapes") == (["shapes"], ["shapes"])
+    assert transfer(here) == (["pictures", "shapes"], ["pictures"])  # what was there before stays
+    assert transfer("shapes", here) == (["shapes", "pictures"], [])
+    assert transfer("shapes") == (["shapes", "pictures"], [])
+    rows = evaluate(run, "transfer", to=(here,), epochs=2, device="cpu")["to"]
+    assert rows[0]["knn"] == evaluate(run, "knn", device="cpu")["top1"]
+    assert transfer("shapes", again=True) == (["shapes", "pictures"], ["shapes"])
+    assert transfer(here, epochs=1) == (["pictures"], ["pictures"])  # by other settings they are other results
+
+
+@pytest.mark.parametrize("protocol", ["knn", "transfer"])
+def test_pictures_that_changed_are_measured_anew(run: Run, make_folder: Callable[..., Path], protocol: str) -> None:
+    """Others under the same names, in the same folder; and none at all are no reason to forget what was measured."""
+    photos, other = make_folder(30), make_folder(30, name="other")
+    more = {"to": (str(photos), "shapes"), "epochs": 1} if protocol == "transfer" else {"data": str(photos)}
+    measure = lambda: evaluate(run, protocol, device="cpu", **more)
+    first = measure()
+    assert measure() == first
+    for a, b in zip(sorted((photos / "a").iterdir()), sorted((other / "b").iterdir()), strict=True):
+        shutil.copyfile(b, a)
+    second = measure()
+    assert second["seconds"] != first["seconds"]
+    assert measure() == second
+    if protocol == "transfer":
+        assert [row["data"] for row in second["to"]] == ["photos", "shapes"]
+        assert second["to"][1] == first["to"][1]
+    else:
+        shutil.rmtree(photos / "b")
+        (photos / "b").mkdir()
+        assert measure()["test_pictures"] == 4  # of 20
+        own = evaluate(run, "knn", device="cpu")
+        Path(run.facts["data"]).unlink()
+        assert evaluate(run, "knn", device="cpu") == own
+
+
+def test_by_other_settings_it_is_another_measure(run: Run) -> None:
+    usual, short = (evaluate(run, "linear", device="cpu", **more) for more in ({}, {"epochs": 1}))
+    assert [row.what for row in rows_of("linear", usual, {"linear": 90.2})] == ["linear"]
+    assert rows_of("linear", usual, {"linear": 90.2})[0].paper == "90.20"
+    row = rows_of("linear", short, {"linear": 90.2})[0]
+    assert (row.what, row.paper) == ("linear, epochs = 1", "")
+    shown = sections.numbers([RunPage("", "", "", [], {"linear": short}, {"linear": 90.2}, [], None, {}, {})])
+    assert "<td>linear</td>" in str(shown)  # the paper's stands alone
+    assert "90.20" in str(shown)
+    text = report([run], device="cpu").read_text()
+    assert "<td>linear, epochs = 1</td>" in text
+    assert "<span>linear, top-1</span>" not in text
+
+
+def test_geometry_is_of_any_pictures_and_not_of_the_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder the first ones are of the first classes."""
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(measuring, "uniformity", lambda held: (seen.append(held), uniformity(held))[1])
+    evaluate(run, "geometry", device="cpu")
+    found = evaluate(run, "geometry", pictures=10, device="cpu")
+    every, some = seen
+    place = [int((every == row).all(1).nonzero()[0]) for row in some]
+    assert (found["pictures"], len(set(place))) == (10, 10)
+    assert place == sorted(place) != list(range(10))
+
+
 def test_features_are_taken_once_for_all_protocols(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     plain_extract = labelled.extract
@@ -178,6 +252,8 @@ def test_mistakes_about_foreign_backbones_are_said(tmp_path: Path, run: Run, arr
         evaluate("torchvision/resnet18", "knn", weights="gone.pth", **given)
     with pytest.raises(ResslError, match="is no state dict for torchvision/resnet18"):
         evaluate("torchvision/resnet18", "knn", weights=str(array_file), **given)
+    with pytest.raises(ResslError, match=r"cannot take pictures of 32 px \(.*224.*\); leave --image-size away"):
+        evaluate("timm/vit_tiny_patch16_224", "knn", image_size=32, **given)
     with pytest.raises(ResslError, match="belong to a timm/ or torchvision/ backbone"):
         evaluate(run, "knn", weights="default", device="cpu")
 

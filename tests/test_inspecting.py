@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ressl.cli import main
 from ressl.commands import views as views_command
 from ressl.data.augment import to_float
 from ressl.data.views import STRONG, WEAK, Views, describe
 from ressl.evaluating import bench_of
-from ressl.inspecting import chosen_queries, neighbours_of, query_view
+from ressl.inspecting import chosen_queries, class_numbers, neighbours_of, query_view
 from ressl.methods import METHODS
 from ressl.recipes import get_recipe
 from ressl.runs import Run
@@ -43,6 +45,40 @@ def test_every_method_has_a_weak_and_a_contrastive_query(method: str) -> None:
     assert (weak.size, strong.size) == (32, 32)
     if method == "supervised":  # it trains on no strong view
         assert strong == STRONG
+
+
+def test_a_neighbour_with_one_of_several_classes_in_common_is_right(
+    make_run: Callable[..., Run], make_voc: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    bench = bench_of(subject_of_run(make_run()), f"voc07={make_voc(tmp_path / 'voc')}", device="cpu")
+    found = neighbours_of(bench, "as it is", 8)
+    fit, held = (F.normalize(features, dim=1) for features in bench.features())
+    shows = [
+        [set(row.gt(0).nonzero()[:, 0].tolist()) for row in part[1]] for part in (bench.data.train, bench.data.test)
+    ]
+    for i, query in enumerate(chosen_queries(class_numbers(bench.data.test[1]), 8).tolist()):
+        near = (fit @ held[query]).sort(descending=True).indices[:10].tolist()
+        assert found.right[i].tolist() == [bool(shows[0][n] & shows[1][query]) for n in near]
+
+
+def test_names_that_are_no_text_are_shown_all_the_same(
+    make_run: Callable[..., Run], make_folder: Callable[..., Path]
+) -> None:
+    """Of classes and of runs; on a page, and in every figure that has names in it."""
+    photos = make_folder(60)
+    (photos / "a").rename(photos / os.fsdecode(b"a\xff\x1b[1m"))
+    run = make_run(os.fsdecode(b"run\xfe"), data="folder")
+    run.note({"data": str(photos)})
+    assert main(["report", str(run.path), "--device", "cpu"]) == 0
+    text = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "a\\udcff\\x1b[1m" in text
+    for kind in ("neighbours", "map", "classes"):
+        assert main(["figure", kind, str(run.path), "--device", "cpu"]) == 0
+    found = run.read_evaluation("classes")  # anybody's file may hold such names, too
+    assert found is not None
+    run.write_evaluation("classes", found | {"classes": [os.fsdecode(b"\xff"), "b", "c"]})
+    for words in (["report"], ["figure", "classes"]):
+        assert main([*words, str(run.path), "--device", "cpu"]) == 0
 
 
 @pytest.mark.parametrize("kind", ["neighbours", "map"])

@@ -274,12 +274,21 @@ def test_pages_in_a_browser(pages: tuple[Path, Path], browser: Any, width: int, 
                 " {width: c.width, height: c.height}).toDataURL()]"
             )
             assert drawn != blank
+            page.emulate_media(media="print")
+            assert not tip.is_visible()
+            page.emulate_media(media="screen")
         if width > 500:
             chart = page.locator(".chart").first
             chart.locator("svg").hover()
             assert "epoch" in chart.locator(".readout").text_content()
         page.locator(".legend button").first.click()
         assert page.locator(".map").first.locator("g.off").count() == 2  # the two other classes step back
+        folded = page.locator("details:not([open])")
+        assert folded.count() > 0
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # what is folded away would not be on paper
+        assert folded.count() == 0
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert folded.count() == page.locator("details").count()
         if maps == 2:
             heads = page.locator("section table").first.locator("th").all_text_contents()
             assert heads[1:3] == ["first", "<i>second"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ressl.console import Silent
+from ressl.data.contents import contents
 from ressl.data.sources import label_of, parse_data
 from ressl.engine.compiling import wake_compiler
 from ressl.engine.loop import Display, device_of
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 CHOICES = tuple(PROTOCOLS)
+BEFORE = "measured before (--again measures it anew)"
 
 
 def evaluate(
@@ -121,11 +124,13 @@ def bench_of(
 
 
 def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
-    subject, recipe = bench.subject, bench.recipe
-    settings = plain(asked)
+    subject, recipe, team = bench.subject, bench.recipe, current()
+    lying = lambda kind, place: team.tell(contents(kind, place) if team.leads else None)  # one look for all processes
+    settings, usual = plain(asked), plain(PROTOCOLS[name].settings(recipe))
+    changed = {key: value for key, value in settings.items() if value != usual[key] and key != "to"}
     if "to" in settings:  # names, not places
         pairs = [parse_data(text) for text in settings["to"]]
-        settings["to"] = [f"{label_of(*pair)} {place_of(*pair)}" for pair in pairs]
+        settings["to"] = [f"{label_of(*pair)} {place_of(*pair)}/{lying(*pair) or ''}".rstrip("/") for pair in pairs]
     file = name if bench.own_data else f"{name}-on-{bench.label[:80]}"
     made = {
         "step": subject.step,
@@ -134,14 +139,22 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
         "own_data": bench.own_data,
         "data": bench.label,
         "place": place_of(recipe.data, bench.place),
+        "contents": lying(recipe.data, bench.place) if PROTOCOLS[name].labels else None,
     }
     if not subject.trained:  # its weights and input are not the folder's
         made |= {"backbone": recipe.backbone, "weights": bench.cache.backbone[:16], "image_size": recipe.image_size}
-    team = current()
     known = team.tell(subject.run.read_evaluation(file) if team.leads else None)
-    if known is not None and not bench.again and all(known.get(key) == value for key, value in made.items()):
+    if known is not None and not bench.again and _same(known, made):
+        bench.display.message(BEFORE)
         return known
-    protocol, result = PROTOCOLS[name], {"protocol": name, **made}
+    before = _rows_before(known, made) if "to" in settings else {}
+    if before:  # only what is new is computed; the rest stays beside it
+        places = dict(zip(settings["to"], asked.to, strict=True))
+        asked = replace(asked, to=tuple(text for place, text in places.items() if bench.again or place not in before))
+        if not asked.to:
+            bench.display.message(BEFORE)
+            return known | _in_order(settings, before)
+    protocol, result = PROTOCOLS[name], {"protocol": name, **made, "changed": changed}
     if protocol.labels:
         if bench.data.several and not protocol.several:
             fit = ", ".join(name for name, p in PROTOCOLS.items() if p.several)
@@ -157,8 +170,36 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     _ = bench.backbone
     start = time.monotonic()  # now that everything is loaded
     found = protocol.measure(bench, asked)
+    if before:
+        new = [place for place, text in places.items() if text in asked.to]
+        found |= _in_order(settings, before | dict(zip(new, found["to"], strict=True)))
     result |= found | {"seconds": time.monotonic() - start, "environment": environment(bench.device)}
     if team.leads:
         subject.run.path.mkdir(parents=True, exist_ok=True)
         subject.run.write_evaluation(file, result)
     return result
+
+
+def _same(known: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+    """Whether a result is of what is asked for. Pictures that are gone by now are taken to be the same."""
+    free = {"contents"} if None in (known.get("contents"), made["contents"]) else set()
+    return all(known.get(key) == value for key, value in made.items() if key not in free)
+
+
+def _rows_before(known: dict[str, Any] | None, made: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of an earlier transfer that differs in its list alone, by data and place."""
+    match known:
+        case {"settings": {"to": [*places], **rest}, "to": [*rows]} if known is not None and len(places) == len(rows):
+            asked = {key: value for key, value in made["settings"].items() if key != "to"}
+            if _same({**known, "settings": rest}, {**made, "settings": asked}):
+                found = dict(zip(map(str, places), rows, strict=True))
+                to = made["settings"]["to"]
+                here = {name.partition("/")[0] for name in to}  # where other pictures may lie by now
+                return {name: row for name, row in found.items() if name in to or name.partition("/")[0] not in here}
+    return {}
+
+
+def _in_order(settings: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Both lists of a transfer: what was asked for, then what was known before."""
+    order = dict.fromkeys([*settings["to"], *rows])
+    return {"settings": {**settings, "to": list(order)}, "to": [rows[place] for place in order]}

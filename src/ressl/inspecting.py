@@ -73,7 +73,7 @@ def neighbours_of(bench: Bench, kind: str, count: int = 8, columns: int = 10, se
     """The nearest training pictures to test pictures: as they are, or after a weak or a contrastive view."""
     r, data = bench.recipe, bench.data
     fit, held = bench.features()
-    truth, labels = class_numbers(data.test[1]), class_numbers(data.train[1])
+    truth = class_numbers(data.test[1])
     chosen = chosen_queries(truth, count)
     queries = data.test[0][chosen]
     if kind == "as it is":
@@ -86,9 +86,15 @@ def neighbours_of(bench: Bench, kind: str, count: int = 8, columns: int = 10, se
         queries = as_bytes(view(to_float(queries), views.draws(0, rows)[0]))
     index, _ = nearest(fit, features, columns)
     names = [data.classes[int(c)] if data.classes else str(int(c)) for c in truth[chosen]]
-    return Neighbours(
-        kind, queries.cpu(), data.train[0][index].cpu(), (labels[index] == truth[chosen, None]).cpu(), names
-    )
+    right = _alike(data.test[1][chosen], data.train[1][index])
+    return Neighbours(kind, queries.cpu(), data.train[0][index].cpu(), right.cpu(), names)
+
+
+def _alike(queries: Tensor, found: Tensor) -> Tensor:
+    """Q x n: the same class; where pictures have several, one in common. From labels Q and Q x n, or with C behind."""
+    if queries.ndim == 1:
+        return found == queries[:, None]
+    return ((found > 0) & (queries > 0)[:, None]).any(2)
 
 
 def query_view(recipe: Recipe, kind: str) -> View:

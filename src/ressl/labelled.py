@@ -14,7 +14,7 @@ from ressl.data.base import ArraySource, FileSource, Source
 from ressl.data.reading import SizesDiffer, read_all
 from ressl.data.sources import open_source, splits
 from ressl.data.voc import MultiLabelSource
-from ressl.errors import unknown
+from ressl.errors import printable, unknown
 from ressl.evaluation.cache import fingerprint
 from ressl.evaluation.features import extract
 from ressl.evaluation.knn import knn_accuracy
@@ -32,7 +32,7 @@ class EvaluationData:
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
-    classes: list[str]
+    classes: list[str]  # fit to be shown: a folder's name may be bytes that are no text
     note: str  # how the test set came about
 
     @property
@@ -60,16 +60,16 @@ def evaluation_data(
         return _several(train, recipe, root)
     if train.labels is None or len(train.labels[train.labels >= 0].unique()) < 2:
         return None  # one class cannot be told from another
-    fit = _labelled(train, recipe, limit)
+    fit, classes = _labelled(train, recipe, limit), list(map(printable, train.classes))
     if "test" in splits(recipe.data, root):
         test = open_source(recipe.data, "test", root)
         if test.labels is not None:
-            return EvaluationData(fit, _labelled(test, recipe, limit), train.classes, "the data's own test split")
+            return EvaluationData(fit, _labelled(test, recipe, limit), classes, "the data's own test split")
     images, labels = fit
     place = rng.permutation(0, 0, len(labels), rng.EVALUATION, "cpu")
     held, kept = place[::HELD_OUT], torch.cat([place[i::HELD_OUT] for i in range(1, HELD_OUT)])
     note = f"no test split: one labelled picture in {HELD_OUT} held out"
-    return EvaluationData((images[kept], labels[kept]), (images[held], labels[held]), train.classes, note)
+    return EvaluationData((images[kept], labels[kept]), (images[held], labels[held]), classes, note)
 
 
 def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationData:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ressl import rng
 from ressl.data.sources import label_of, parse_data
 from ressl.data.views import Views
 from ressl.engine.accelerate import lay_out
@@ -201,8 +202,10 @@ def _finetune(bench: Bench, asked: FinetuneProtocol) -> dict[str, Any]:
 
 
 def _geometry(bench: Bench, asked: GeometryProtocol) -> dict[str, Any]:
-    r, images = bench.recipe, bench.data.test[0][: asked.pictures]
-    held = bench.features()[1][: asked.pictures]
+    r, images, held = bench.recipe, bench.data.test[0], bench.features()[1]
+    if len(images) > asked.pictures:  # the same for every run; in a folder the first ones are of the first classes
+        some = rng.permutation(0, 4, len(images), rng.EVALUATION, images.device)[: asked.pictures].sort().values
+        images, held = images[some], held[some]
     weak = replace(r.views[0].weakened(), size=r.image_size)  # the first view of some methods is a strong one
     pair = view_features(bench.backbone, Views([weak, weak], r.mean, r.std, r.seed), images, precision=bench.precision)
     return {
@@ -273,11 +276,10 @@ PROTOCOLS: dict[str, Protocol] = {
     "linear": Protocol("linear classifier, the recipe's protocol", lambda r: r.linear, _linear),
     "linear-step": Protocol("linear classifier, the paper's step schedule", _named_linear("step"), _linear),
     "linear-cosine": Protocol("linear classifier, the paper's cosine schedule", _named_linear("cosine"), _linear),
+    "linear-imagenet": Protocol("linear classifier, the paper's for ImageNet", _named_linear("imagenet"), _linear),
     "svm": Protocol("low-shot linear SVM (mAP for voc07)", lambda r: SvmProtocol(), _svm, True),
     "finetune": Protocol("all weights, 1 % and 10 % of the labels", lambda r: FinetuneProtocol(), _finetune),
-    "geometry": Protocol(
-        "alignment, uniformity, effective rank", lambda r: GeometryProtocol(), _geometry, several=True
-    ),
+    "geometry": Protocol("alignment, uniformity, effective rank", lambda r: GeometryProtocol(), _geometry, True),
     "classes": Protocol(
         "per-class accuracy and confusion, by kNN", lambda r: KnnProtocol(r.knn_k, r.knn_temperature), _classes
     ),

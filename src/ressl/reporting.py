@@ -15,7 +15,7 @@ from ressl.console import Silent
 from ressl.data.sources import label_of
 from ressl.data.views import describe
 from ressl.engine.loop import Display
-from ressl.errors import ResslError
+from ressl.errors import ResslError, printable
 from ressl.evaluating import bench_of, evaluate
 from ressl.evaluation.intervals import interval
 from ressl.files import write_atomically
@@ -62,7 +62,8 @@ def report(
     path = opened[0].path / "report.html" if out is None else Path(out)
     made = time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, render(pages, papers, made, over_seeds(pages)).encode())
+    # What is no text may stand in anybody's recipe.json, too.
+    write_atomically(path, render(pages, papers, made, over_seeds(pages)).encode("utf-8", "replace"))
     return path
 
 
@@ -84,7 +85,7 @@ def over_seeds(pages: Sequence[RunPage]) -> dict[str, str] | None:
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """The folders' names, made different."""
-    plain_names = [run.path.resolve().name for run in runs]
+    plain_names = [printable(run.path.resolve().name) for run in runs]
     return [name if plain_names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(plain_names)]
 
 
@@ -105,7 +106,7 @@ def _page(
         made = map_of(bench, pictures)
         plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
         if labelled and not bench.data.several and data is None:
-            evaluate(run, "classes", device=device, precision=precision, display=shown)
+            evaluate(run, "classes", device=device, precision=precision)
         if not bench.own_data:
             notes.append(f"Neighbours and map of {name} show pictures of {bench.label}.")
     except ResslError as error:
@@ -117,7 +118,7 @@ def _page(
     notes += [f"{text} of {name} is left out." for text in left_out]
     return RunPage(
         name=name,
-        title=f"{method_name(recipe)} on {_data_name(recipe, facts)}",
+        title=f"{method_name(recipe)} on {data_name(run)}",
         lead=_lead(recipe, facts),
         tiles=_tiles(run, recipe, facts, metrics, evaluations),
         evaluations=evaluations,
@@ -132,10 +133,10 @@ def _page(
     )
 
 
-def _data_name(recipe: Recipe, facts: dict[str, Any]) -> str:
+def data_name(run: Run) -> str:
     """A set's own, or that of the folder or file that it learned from."""
-    place = facts.get("data")
-    return label_of(recipe.data, place if isinstance(place, str) and "\0" not in place else None)
+    place = run.facts.get("data")
+    return label_of(run.recipe.data, place if isinstance(place, str) and "\0" not in place else None)
 
 
 def _load(bench: Bench) -> bool:
@@ -170,7 +171,7 @@ def can_be_shown(name: str, result: dict[str, Any]) -> bool:
 def _lead(recipe: Recipe, facts: dict[str, Any]) -> str:
     slim = "" if recipe.width == 64 else f", width {recipe.width}"
     what = f"{recipe.backbone} ({recipe.stem} stem{slim}), {recipe.image_size} px, "
-    what += f"{recipe.epochs} epochs, batch {recipe.batch_size}"
+    what += f"{recipe.epochs} {'epoch' if recipe.epochs == 1 else 'epochs'}, batch {recipe.batch_size}"
     env = facts.get("environment", {})
     where = env.get("gpu") or env.get("cpu")
     ended = f"; trained in {clock(facts['seconds'])}" if "seconds" in facts else ""
@@ -187,6 +188,7 @@ def _tiles(
     evaluations: dict[str, dict[str, Any]],
 ) -> list[tuple[str, str]]:
     tiles: list[tuple[str, str]] = []
+    evaluations = {name: result for name, result in evaluations.items() if not result.get("changed")}
     demo = evaluations.get("demo", {}).get("scores", {}).get("ressl", {})
     top1 = evaluations.get("linear", {}).get("last", demo.get("linear"))
     if isinstance(top1, (int, float)):

@@ -38,7 +38,10 @@ from ressl.report.numbers import rows_of
 
 LOCK = ".lock"
 # of evaluations on a page
-ORDER = ("linear", "linear-step", "linear-cosine", "knn", "knn-sweep", "svm", "finetune", "transfer", "geometry")
+ORDER = (
+    *("linear", "linear-step", "linear-cosine", "linear-imagenet"),
+    *("knn", "knn-sweep", "svm", "finetune", "transfer", "geometry"),
+)
 # of run.json, what is counted on; what is of another kind does not count
 _FACTS: dict[str, Any] = {
     **dict.fromkeys(("data", "started", "finished", "launch", "engine", "precision"), str),

@@ -12,7 +12,7 @@ from torch import nn
 from ressl.data.sources import label_of, parse_data
 from ressl.errors import ResslError
 from ressl.evaluation.linear import COSINE
-from ressl.nn.foreign import is_foreign, open_foreign
+from ressl.nn.foreign import is_foreign, open_foreign, require_input
 from ressl.recipes.recipe import Recipe
 from ressl.runs import Run
 
@@ -46,6 +46,8 @@ def subject_of_name(
     size = found.size if image_size is None else image_size
     if size < 1:
         raise ResslError(f"image_size must be at least 1, not {size}")
+    if size != found.size:
+        require_input(found.backbone, name, size)
     # Small pictures are enlarged to what the network was made for, large ones are cut from a little more.
     resize = round(found.resize * size / found.size)
     recipe = Recipe(

@@ -13,8 +13,9 @@ from torch import nn
 
 from ressl import rng
 from ressl.errors import ResslError
-from ressl.evaluation.linear import COSINE, PROTOCOLS, STEP, LinearProtocol, linear_evaluation
+from ressl.evaluation.linear import COSINE, IMAGENET, PROTOCOLS, STEP, LinearProtocol, linear_evaluation
 from ressl.nn import build_backbone
+from ressl.recipes import get_recipe
 
 
 def separable(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,6 +31,20 @@ def noisy(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("protocol", [STEP, COSINE], ids=["step", "cosine"])
 def test_separable_features_are_separated(protocol: LinearProtocol) -> None:
     result = linear_evaluation(None, separable(200, 0), separable(80, 1), protocol=replace(protocol, epochs=20))
+    assert result.last == 100.0
+
+
+@pytest.mark.parametrize("augment", [True, False])
+@pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
+def test_a_backbone_whose_features_are_separable_reaches_100_percent(protocol: LinearProtocol, augment: bool) -> None:
+    """It sees the mean colour, which crops and flips leave alone."""
+    backbone = nn.Sequential(nn.Conv2d(3, 3, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    nn.init.dirac_(backbone[0].weight)
+    y = torch.arange(60) % 3
+    x = torch.randint(0, 100, (60, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x[torch.arange(60), y] += 150
+    protocol = replace(protocol, epochs=30, batch_size=20, augment=augment)
+    result = linear_evaluation(backbone, (x[:40], y[:40]), (x[40:], y[40:]), protocol=protocol, image_size=8)
     assert result.last == 100.0
 
 
@@ -117,7 +132,7 @@ def test_augmentation_changes_training_but_not_the_backbone() -> None:
 
 
 def test_the_named_protocols_are_the_paper_s() -> None:
-    assert PROTOCOLS == {"step": STEP, "cosine": COSINE}
+    assert PROTOCOLS == {"step": STEP, "cosine": COSINE, "imagenet": IMAGENET}
     assert (STEP.schedule, STEP.lr, STEP.epochs, STEP.milestones, STEP.batch_size) == (
         "step",
         30.0,
@@ -127,9 +142,14 @@ def test_the_named_protocols_are_the_paper_s() -> None:
     )
     assert (STEP.nesterov, STEP.scale, STEP.augment) == (True, (0.08, 1.0), True)
     assert (COSINE.schedule, COSINE.lr) == ("cosine", 0.2)
+    assert replace(COSINE, lr=0.3, nesterov=False) == IMAGENET
+    assert get_recipe("imagenet-r50").linear == replace(IMAGENET, resize=256)
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": 0}, {"batch_size": -3}, {"lr": 0.0}, {"resize": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epochs": 0}, {"batch_size": 0}, {"batch_size": -3}, {"lr": 0.0}, {"resize": 0}, {"milestones": (60.0, 80.0)}],
+)
 def test_a_protocol_that_cannot_be_is_an_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(ResslError, match=next(iter(wrong))):
         linear_evaluation(None, noisy(20, 0), noisy(20, 1), protocol=replace(STEP, **wrong))

@@ -97,6 +97,15 @@ class TestFinetuning:
         assert fingerprint(backbone.state_dict()) == before
         assert not backbone.training
 
+    def test_a_network_that_takes_one_size_only_is_never_shown_another(self) -> None:
+        """As vision transformers are; the test pictures are cut from a little more."""
+        backbone = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+        found = finetune_evaluation(
+            backbone, self.pictures(20, 0), self.pictures(10, 1), protocol=FinetuneProtocol(epochs=1), mean=self.MEAN,
+            std=self.STD, image_size=12, resize=14, device=torch.device("cpu"),
+        )["by_fraction"]  # fmt: skip
+        assert [row["pictures"] for row in found] == [2, 2]
+
 
 class TestCache:
     @pytest.fixture

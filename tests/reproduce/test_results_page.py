@@ -140,6 +140,10 @@ def test_transfers_stand_by_both_data_sets(tmp_path: Path) -> None:
     text = page(write(tmp_path / "led", moved(30.0), moved(31.0, "2026-02-01T00:00:00Z")))
     assert "| cifar10 | 200 | 0 | ReSSL | birds | 1,200 | 300 | 20.00 | 31.00 | 32.00 |" in text  # the newer one
     assert text.count("| birds |") == 1
+    several = moved(30.0)
+    there = {"data": "voc07", "train_pictures": 60, "test_pictures": 40, "mAP": 14.789}
+    several["evaluations"]["transfer"]["to"].append(there)
+    assert "| voc07 | 60 | 40 |  | 14.79 (mAP of an SVM) |  |" in page(write(tmp_path / "several", several))
     assert "## Transfer" not in page(write(tmp_path / "other", record(get_recipe("cifar10"), 90.0)))
 
 

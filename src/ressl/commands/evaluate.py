@@ -37,8 +37,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.description = (
         "Measure a frozen backbone: of a run, of timm or of torchvision. Results go to RUN/evaluation/ and are not\n"
         "computed twice; features are taken once for all protocols.\n\nprotocols:\n"
-        + "\n".join(f"  {name:14}{p.summary}" for name, p in PROTOCOLS.items())
-        + "\n  all           all of these but linear-step and linear-cosine; transfer where --to is given"
+        + "\n".join(f"  {name:17}{p.summary}" for name, p in PROTOCOLS.items())
+        + "\n  all              all of these but the three named linear ones; transfer where --to is given"
     )
     parser.epilog = (
         "examples:\n  ressl evaluate runs/x\n  ressl evaluate runs/x --protocol all\n"

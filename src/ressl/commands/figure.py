@@ -15,6 +15,7 @@ from ressl.evaluating import bench_of, evaluate
 from ressl.inspecting import chosen_queries, class_numbers, relations_of
 from ressl.measuring import Bench
 from ressl.report import figures, plots
+from ressl.reporting import data_name
 from ressl.runs import Run
 from ressl.subjects import subject_of
 
@@ -60,7 +61,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
 
 def _draw(options: Namespace, runs: list[Run], rows: int, pictures: int, path: Path, shown: Display) -> None:
     recipe = runs[0].recipe
-    title = f"{recipe.method} on {recipe.data}"
+    title = f"{recipe.method} on {data_name(runs[0])}"
     if options.kind == "curves":
         figures.curves(runs[0].metrics(), path, title, recipe.options.get("queue_size"))
         return
@@ -71,7 +72,7 @@ def _draw(options: Namespace, runs: list[Run], rows: int, pictures: int, path: P
         draw_maps(_named(runs, benches), path, pictures)
     elif options.kind == "classes":
         found = evaluate(runs[0], "classes", data=options.data, device=options.device, precision=options.precision)
-        what = title if found["own_data"] else f"{runs[0].path.name} ({recipe.method}) on {found['data']}"
+        what = title if found["own_data"] else f"{_named(runs, benches)[0][0]} on {found['data']}"
         text = f"{what}, kNN, {found['top1']:.2f} % in all"
         plots.class_figure(found["accuracy"], found["classes"], found.get("confusion"), path, text)
     else:
@@ -83,4 +84,5 @@ def _draw(options: Namespace, runs: list[Run], rows: int, pictures: int, path: P
 
 def _named(runs: list[Run], benches: list[Bench]) -> list[tuple[str, Bench]]:
     """Benches with the folder's name, by which a user knows a run."""
-    return [(f"{run.path.name} ({run.recipe.method})", bench) for run, bench in zip(runs, benches, strict=True)]
+    names = [f"{printable(run.path.name)} ({run.recipe.method})" for run in runs]
+    return list(zip(names, benches, strict=True))

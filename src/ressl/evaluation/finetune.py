@@ -59,7 +59,7 @@ def finetune_evaluation(
     """Top-1 after the last epoch for each fraction; the given backbone stays as it is."""
     protocol.check()
     rows, done, total = [], 0, len(protocol.fractions) * protocol.draws * protocol.epochs
-    taken = Input(mean, std, image_size, device, precision)
+    taken = Input(mean, std, image_size, resize, device, precision)
     classes = int(max(train[1].max(), test[1].max())) + 1
     for fraction in protocol.fractions:
         values, pictures = [], 0
@@ -71,7 +71,7 @@ def finetune_evaluation(
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            scores = extract(model, test[0], mean=mean, std=std, size=image_size, resize=resize, precision=precision)
+            scores = taken.through(model, test[0], precision)
             values.append(100.0 * (scores.argmax(1) == test[1].to(device)).float().mean().item())
         rows.append({"fraction": fraction, "pictures": pictures, **interval(values).as_dict()})
     return {"by_fraction": rows}
@@ -83,8 +83,15 @@ class Input(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     size: int
+    resize: int | None  # of test pictures
     device: torch.device
     precision: torch.dtype
+
+    def through(self, network: nn.Module, images: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
+        """What a network gives for test pictures."""
+        return extract(
+            network, images, mean=self.mean, std=self.std, size=self.size, resize=self.resize, precision=precision
+        )
 
 
 def _network(backbone: nn.Module, images: Tensor, classes: int, taken: Input) -> nn.Sequential:
@@ -93,7 +100,7 @@ def _network(backbone: nn.Module, images: Tensor, classes: int, taken: Input) ->
     for module in body.modules():
         if isinstance(module, GroupedBatchNorm2d):
             module.groups = 1  # the groups are the pre-training's; few pictures need all the statistics there are
-    width = extract(body, images[:1], mean=taken.mean, std=taken.std, size=taken.size).shape[1]
+    width = taken.through(body, images[:1]).shape[1]
     head = nn.Linear(width, classes).to(taken.device)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)

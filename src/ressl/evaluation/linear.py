@@ -47,6 +47,8 @@ class LinearProtocol:
                 raise ResslError(f"{name} of a linear evaluation must be at least 1, not {getattr(self, name)}")
         if self.lr <= 0:
             raise ResslError(f"lr of a linear evaluation must be above 0, not {self.lr}")
+        if not all(0 < m < 1 for m in self.milestones):
+            raise ResslError(f"milestones are fractions of the epochs, between 0 and 1, not {self.milestones}")
         if self.resize is not None and self.resize < 1:
             raise ResslError(f"resize must be at least 1 pixel, not {self.resize}")
 
@@ -56,7 +58,8 @@ CHUNK = 2048  # pictures that go through the backbone at once
 
 STEP = LinearProtocol()
 COSINE = LinearProtocol(schedule="cosine", lr=0.2)
-PROTOCOLS = {"step": STEP, "cosine": COSINE}
+IMAGENET = LinearProtocol(schedule="cosine", lr=0.3, nesterov=False)
+PROTOCOLS = {"step": STEP, "cosine": COSINE, "imagenet": IMAGENET}
 
 
 @dataclass(frozen=True)

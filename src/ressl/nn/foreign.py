@@ -53,6 +53,16 @@ def open_foreign(name: str, weights: str = "none") -> Foreign:
     return found._replace(backbone=found.backbone.eval())
 
 
+def require_input(backbone: nn.Module, name: str, size: int) -> None:
+    """Raise where a network cannot take pictures of ``size``: many transformers take one size only."""
+    try:
+        with torch.no_grad():
+            backbone(torch.zeros(1, 3, size, size))
+    except Exception as error:  # each library, and each network of it, says it in its own way
+        reason = printable(str(error).split("\n")[0])[:160].rstrip(".!")
+        raise ResslError(f"{name} cannot take pictures of {size} px ({reason}); leave --image-size away") from None
+
+
 def _timm(model: str, pretrained: bool) -> Foreign:
     try:
         import timm

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ressl.data.views import STRONG, WEAK, View
-from ressl.evaluation.linear import LinearProtocol
+from ressl.evaluation.linear import IMAGENET
 from ressl.recipes.recipe import Recipe
 
 CIFAR10 = Recipe(
@@ -87,7 +87,7 @@ IMAGENET_R50 = Recipe(
     lr=0.05,
     weight_decay=1e-4,
     decay_norm_and_bias=False,
-    linear=LinearProtocol(schedule="cosine", lr=0.3, nesterov=False, resize=256),
+    linear=replace(IMAGENET, resize=256),
     paper={"linear": 69.9},
 )
 

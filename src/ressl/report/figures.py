@@ -11,11 +11,23 @@ import matplotlib
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ressl.errors import printable
+
 # One calm look for all figures: thin lines, no box, one accent.
 INK, ACCENT, WRONG, GRID = "#22303c", "#1f6f8b", "#c0392b", "#e3e8ec"
 
 # Names of runs and classes come from anywhere: dollars in them begin no formula. (A decorator of what draws names.)
 plain_names = matplotlib.rc_context({"text.parse_math": False})
+
+
+def brief(name: str, most: int) -> str:
+    """A name fit for a figure.
+
+    >>> brief("wheaten_terrier", 8)
+    'wheaten…'
+    """
+    name = printable(name)
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 @plain_names

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ressl.report.figures import ACCENT, INK, WRONG, draw_picture, plain_names
+from ressl.report.figures import ACCENT, INK, WRONG, brief, draw_picture, plain_names
 
 Block = tuple[str, Tensor, Tensor, Tensor]  # kind, queries Q x 3 x H x W, found Q x n x 3 x h x w, right Q x n
 
@@ -37,7 +37,7 @@ def neighbour_blocks(
             axes = part.subplots(Q, n + 2, squeeze=False, gridspec_kw={"width_ratios": [1.0, 0.25, *[1.0] * n]})
             for q in range(Q):
                 draw_picture(axes[q][0], queries[q], ACCENT)
-                axes[q][0].set_ylabel(names[q], fontsize=6, color=INK)
+                axes[q][0].set_ylabel(brief(names[q], 12), fontsize=6, color=INK)
                 axes[q][1].axis("off")
                 for i in range(n):
                     draw_picture(axes[q][i + 2], found[q, i], None if bool(right[q, i]) else WRONG)

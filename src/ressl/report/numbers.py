@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+_TOLD = ("ks", "shots", "full", "draws", "fractions")  # stand in the rows anyway
+
 
 class Row(NamedTuple):
     what: str
@@ -22,6 +24,7 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
     """The rows of one evaluation; ``name`` is its file's name without .json."""
     protocol = str(result.get("protocol", name))
     on = "" if result.get("own_data", True) else f" on {result.get('data', 'other data')}"
+    on += (other := _changed(result.get("changed", {})))  # by other settings it is another measure
     theirs = (paper or {}).get(protocol) if not on else None
     beside = "" if theirs is None else f"{theirs:.2f}"
     if protocol == "knn" and "top1" in result:
@@ -45,7 +48,7 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
         label = lambda r: f"fine-tuned, {100 * r['fraction']:g} % of the labels{on}"
         return [Row(label(r), *_interval(r, f"{r['pictures']:,} pictures")) for r in result["by_fraction"]]
     if "to" in result:
-        return [row for r in result["to"] for row in _transfer(r)]
+        return [row for r in result["to"] for row in _transfer(r, other)]
     if "uniformity" in result:
         return [
             Row(f"alignment{on}", f"{result['alignment']:.3f}", "0 is the best"),
@@ -69,12 +72,22 @@ def _interval(r: Mapping[str, Any], more: str = "") -> tuple[str, str]:
     return f"{r['mean']:.2f}{spread}", "; ".join(notes)
 
 
-def _transfer(r: Mapping[str, Any]) -> list[Row]:
+def _changed(settings: Mapping[str, Any]) -> str:
+    """Settings that are not the protocol's own, but for those that a row tells anyway.
+
+    >>> _changed({"epochs": 5, "scale": [0.2, 1.0], "draws": 3})
+    ', epochs = 5, scale = 0.2 to 1.0'
+    """
+    text = lambda value: " to ".join(map(str, value)) if isinstance(value, list) else value
+    return "".join(f", {key} = {text(value)}" for key, value in settings.items() if key not in _TOLD)
+
+
+def _transfer(r: Mapping[str, Any], other: str) -> list[Row]:
     where = f"{r['test_pictures']:,} test pictures"
     if "mAP" in r:
         return [Row(f"transfer to {r['data']}, SVM mAP", f"{r['mAP']:.2f}", where)]
     best = f"best {r['linear_best']:.2f}; {where}"
     return [
-        Row(f"transfer to {r['data']}, linear", f"{r['linear']:.2f}", best),
+        Row(f"transfer to {r['data']}, linear{other}", f"{r['linear']:.2f}", best),
         Row(f"transfer to {r['data']}, kNN", f"{r['knn']:.2f}", where),
     ]

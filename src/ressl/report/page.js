@@ -32,6 +32,14 @@
     svg.addEventListener("pointerleave", leave);
   });
 
+  // What is folded away would not be printed.
+  let opened = [];
+  addEventListener("beforeprint", function () {
+    opened = Array.from(document.querySelectorAll("details:not([open])"));
+    opened.forEach(function (details) { details.open = true; });
+  });
+  addEventListener("afterprint", function () { opened.forEach(function (details) { details.open = false; }); });
+
   const tip = document.getElementById("tip");
   document.querySelectorAll(".map").forEach(function (map) {
     const data = JSON.parse(document.getElementById(map.dataset.source).textContent);

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ressl.report.figures import ACCENT, INK, calm, draw_picture, plain_names
+from ressl.report.figures import ACCENT, INK, brief, calm, draw_picture, plain_names
 
 # Ten colours that differ in hue and lightness; more classes take them again, in a colour wheel.
 COLOURS = (
@@ -32,7 +32,7 @@ def maps(panels: Sequence[tuple[str, Tensor, Tensor]], classes: Sequence[str], p
     for axis, (name, xy, labels) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for c in sorted(set(labels.tolist())):
             mine = xy[labels == c].numpy()
-            label = classes[c] if c < len(classes) else str(c)
+            label = brief(classes[c], 20) if c < len(classes) else str(c)
             axis.scatter(mine[:, 0], mine[:, 1], s=5, color=class_colour(c, count), linewidths=0, label=label)
         axis.set_title(name, fontsize=10, color=INK)
         axis.set_xticks([])
@@ -119,6 +119,7 @@ def class_figure(
     title: str,
 ) -> Path:
     """Accuracy by class, worst first, and beside it the confusion (row: what it is) where it was written down."""
+    classes = [brief(name, 28) for name in classes]
     known = sorted((a, c) for a, c in zip(accuracy, classes, strict=False) if a is not None)[:40]
     side = max(3.6, 0.32 * len(known) + 1.2)
     panels = 1 if counts is None else 2

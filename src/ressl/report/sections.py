@@ -29,12 +29,14 @@ def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None) -> 
     found: dict[str, dict[int, tuple[str, str]]] = {}
     paper: dict[str, dict[str, None]] = {}  # of several recipes, all their numbers, each once
     for i, run in enumerate(runs):
+        told = set()
         for name, result in run.evaluations.items():
             for row in rows_of(name, result, run.paper) if name != "demo" else ():  # which has a table of its own
+                told.add(row.what)
                 found.setdefault(row.what, {})[i] = (row.value, row.beside)
                 if row.paper:
                     paper.setdefault(row.what, {})[row.paper] = None
-        if "linear" not in run.evaluations and "linear" in run.paper:
+        if "linear" not in told and "linear" in run.paper:
             found.setdefault("linear", {})
             paper.setdefault("linear", {})[f"{run.paper['linear']:.2f}"] = None
     if not found and beginnings(runs) is not None:
@@ -224,7 +226,7 @@ def _confusion(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Html:
         cells = [td(f"{s:.0f}" if s >= 0.5 else "", class_=_level(s)) for s in shares]
         rows.append([th(name, class_="h", scope="row"), *cells])
     caption = tag("p", "Row: what it is; column: what it was taken for, % of the row.", class_="soft small")
-    head = [th(), *(th(name, class_="v", scope="col") for name in names)]
+    head = [th(), *(th(tag("span", name), class_="v", scope="col") for name in names)]
     return tag("div", caption, table(head, rows, "confusion"))
 
 

@@ -48,7 +48,8 @@ def transfers(ledger: Ledger) -> Iterator[str]:
     yield "| learned from | epochs | seed | | tested on | labelled | tested | kNN | linear (last) | best | commit |"
     yield "|---|---:|---:|---|---|---:|---:|---:|---:|---:|---|"
     for (data, other, _, epochs, seed), (record, there) in sorted(newest.items()):
-        numbers = " | ".join(f"{there[key]:.2f}" for key in ("knn", "linear", "linear_best"))
+        several = f" | {there['mAP']:.2f} (mAP of an SVM) | " if "mAP" in there else None  # labels to a picture
+        numbers = several or " | ".join(f"{there[key]:.2f}" for key in ("knn", "linear", "linear_best"))
         yield (
             f"| {data} | {epochs} | {seed} | {title(record)} | {other} | {there['train_pictures']:,} | "
             f"{there['test_pictures']:,} | {numbers} | {record['commit']} |"
