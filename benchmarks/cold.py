@@ -47,7 +47,9 @@ def main() -> int:
     linear = {key: made["evaluations"]["linear"][key] for key in ("last", "best", "seconds", "start_seconds")}
     found = {"schema": 1, "kind": "cold", "started": started, "seconds": seconds, "linear": linear}
     # What it said and when: how long it took to start, and what it did after the last step.
-    found["timeline"] = [[at, text] for at, text in told if text and not text.startswith(("step", "┏", "┃", "┡", "└"))]
+    short = lambda text: text.replace(str(options.out.resolve()), options.out.name)  # nobody else has that folder
+    kept = [line for line in told if line[1] and not line[1].startswith(("step", "┏", "┃", "┡", "└"))]
+    found["timeline"] = [[at, short(text)] for at, text in kept]
     found |= {"training_seconds": made["seconds"], "pictures": made["steps"] * made["recipe"]["batch_size"]}
     found |= {key: made[key] for key in ("name", "images_per_second", "recipe", "seed", "environment")}
     print(f"{seconds:.1f} s from nothing to {linear['last']:.2f} %: {write(found, options.into)}")
