@@ -79,10 +79,9 @@ def test_the_compiler_meets_the_same_programs(method: str, monkeypatch: pytest.M
         settings = Settings(device="cpu", precision="bf16")
         step = build_step(recipe, build_method(recipe), loader_of(recipe), settings, CPU)
         if hollow is not None:
-            scouting.hollow(step, views=hollow)
+            scouting.hollow(step)
         accelerate._for_graph(step, replace(ALL_IDEAS, fused_norms=False, gradient_stream=False, teacher_stream=False))
         if hollow is not None:
-            step.engine = "graph"
             scouting.take(step, whole=hollow)
         else:
             step.begin_epoch(0)

@@ -11,7 +11,7 @@ import copy
 import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeGuard
 
@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
 from ressl.data.base import ArraySource
-from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.accelerate import ALL_IDEAS, accelerate
 from ressl.engine.compiling import wake_compiler
 from ressl.engine.convolutions import stem, stem_columns, stem_pixels
 from ressl.engine.graphs import GraphedBody
+from ressl.engine.lookahead import LookAhead
 from ressl.engine.loop import Rhythm
 from ressl.engine.step import TrainStep
 from ressl.recipes import Recipe
@@ -60,45 +60,41 @@ def scout(task: dict[str, Any]) -> None:
     source = ArraySource("", pictures, labels, [str(i) for i in range(task["classes"] or 0)])
     loader = ResidentLoader(source, recipe.batch_size, place, recipe.seed)
     step = build_step(recipe, build_method(recipe), loader, settings, place)
-    hollow(step, views=task["part"] == "rest")
+    hollow(step)
     accelerate(step, settings.engine, ideas=replace(ALL_IDEAS, fused_norms=False), exact=settings.exact)
     take(step, whole=task["part"] == "rest")
 
 
-def hollow(step: TrainStep, views: bool) -> None:
-    """Let the networks of ``step`` give zeros of the shape they would give, and its views if told so."""
+def hollow(step: TrainStep) -> None:
+    """Let the networks of ``step`` give zeros of the shape they would give."""
     for child in step.method.children():
         if any(True for _ in child.parameters()):
             child.forward = _zeros(child)
-    if views:
-        shapes = [(step.loader.batch_size, 3, view.size, view.size) for view in step.views.views]
-
-        def make_views(number: Tensor, batch: Batch | None) -> list[Tensor]:
-            made = [torch.zeros(shape, dtype=step.precision, device=step.device) for shape in shapes]
-            return [view.contiguous(memory_format=step.memory_format) for view in made]
-
-        step.make_views = make_views  # type: ignore[method-assign, assignment]
 
 
 def take(step: TrainStep, whole: bool) -> None:
-    """The first step, without an optimiser, or what comes before its networks."""
+    """The first step, without an optimiser and with black views; or the views alone."""
     step.grad_norm = lambda: torch.zeros((), device=step.device)  # type: ignore[method-assign]
     step.optimiser.step = lambda: None  # type: ignore[method-assign, assignment]
     step.begin_epoch(0)
-    if whole:
-        if step.engine == "graph":
-            first_layers(step)
-        (step.body.plain if isinstance(step.body, GraphedBody) else step.body)(None)
-    else:
+    if not whole:
         with torch.no_grad():
             step.prepare(None)
+        return
+    body = step.body.plain if isinstance(step.body, GraphedBody) else step.body
+    if isinstance(step.prepare, LookAhead):
+        with step.prepare.in_the_dark():
+            first_layers(step, step.prepare.views)
+            body(None)
+    else:
+        body(None)
 
 
-def first_layers(step: TrainStep) -> None:
+def first_layers(step: TrainStep, views: Sequence[Tensor]) -> None:
     """Of networks that our kernels run; what their first layer reads is compiled, too."""
     seen = torch.compile(stem_columns), torch.compile(stem_pixels)
     with torch.no_grad(), torch.autocast(step.device.type, dtype=step.precision):
-        for view in {view.shape: view for view in step.make_views(step.step, None)}.values():
+        for view in {view.shape: view for view in views}.values():
             for part in step.method.modules():
                 if isinstance(part, ResNet):
                     stem(part.conv1, view, *seen)

@@ -236,7 +236,7 @@ class Views:
         """Images B x 3 x H x W whose places in the global batch are ``rows`` (B, int64) -> one tensor per view."""
         images = augment.to_float(images)
         draws = self.draws(step, rows)
-        return self._made(lambda view, alike: view(_of([images] * len(self.views), alike), _of(draws, alike)))
+        return self._made(lambda view, alike: view(_of([images] * len(draws), alike), _of(draws, alike)))
 
     def finish(self, crops: Sequence[Tensor], step: int | Tensor, rows: Tensor) -> list[Tensor]:
         """The rest, for crops (one tensor per view) that a worker cut and resized but did not flip."""

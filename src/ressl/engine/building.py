@@ -6,7 +6,6 @@ of the start-up. A process needs no card for it, only its name: it says what it 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import json
@@ -16,13 +15,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ressl.engine.scouts import cold
+from ressl.engine.scouts import cold, start, tell
 
 if TYPE_CHECKING:
     from ressl.engine.launching import Launch
 
 PROCESSES = 8
-_COMMAND = [sys.executable, "-P", "-m", "ressl.engine.building"]  # -P: a json.py in the user's folder is not ours
 _hired: list[subprocess.Popen[str]] = []
 
 
@@ -39,7 +37,7 @@ def hire() -> None:
 def dismiss() -> None:
     """Send hired builders home."""
     while _hired:
-        _tell(_hired.pop(), "")
+        tell(_hired.pop(), "")
 
 
 def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
@@ -53,7 +51,7 @@ def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
         return dismiss()
     builders, _hired[:] = [*_hired] or _builders(min(_fitting(), len(orders))), []
     for i, builder in enumerate(builders):
-        _tell(builder, json.dumps([target, orders[i :: len(builders)]]))
+        tell(builder, json.dumps([target, orders[i :: len(builders)]]))
     codes = [builder.wait() for builder in builders]
     if done is not None and not any(codes):
         done.parent.mkdir(parents=True, exist_ok=True)
@@ -65,15 +63,7 @@ def _fitting() -> int:
 
 
 def _builders(count: int) -> list[subprocess.Popen[str]]:
-    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
-    return [subprocess.Popen(_COMMAND, stdin=pipe, stdout=quiet, stderr=quiet, text=True) for _ in range(count)]
-
-
-def _tell(builder: subprocess.Popen[str], orders: str) -> None:
-    assert builder.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it is gone already, which its exit code tells
-        builder.stdin.write(orders)
-        builder.stdin.close()
+    return [start("ressl.engine.building") for _ in range(count)]
 
 
 def _order(launch: Launch) -> dict[str, Any]:

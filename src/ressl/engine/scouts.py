@@ -23,25 +23,34 @@ def cold() -> bool:
     return cache is not None and not any(Path(cache).glob("built-*"))
 
 
+def start(module: str, **env: str) -> subprocess.Popen[str]:
+    """``python -m module``, which waits for what it is told, and says nothing."""
+    words = [sys.executable, "-P", "-m", module]  # -P: a json.py in the user's folder is not ours
+    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(words, stdin=pipe, stdout=quiet, stderr=quiet, text=True, env=os.environ | env)
+
+
+def tell(process: subprocess.Popen[str], text: str) -> None:
+    """All that it will hear."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it is gone already, which its exit code tells
+        process.stdin.write(text)
+        process.stdin.close()
+
+
 def send() -> None:
     """Start them now: before the first task there is time enough to import what they need.
 
     Not where kernels have been built before: most likely there is nothing to do. Whoever sends must :func:`recall`.
     """
     if not _out and cold():
-        words = [sys.executable, "-P", "-m", MODULE]  # -P: a json.py in the user's folder is not ours
-        pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
-        few = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "4"}  # each has helpers of its own
-        _out.extend(subprocess.Popen(words, stdin=pipe, stdout=quiet, stderr=quiet, text=True, env=few) for _ in PARTS)
+        _out.extend(start(MODULE, TORCHINDUCTOR_COMPILE_THREADS="4") for _ in PARTS)  # each has helpers of its own
 
 
 def assign(task: Mapping[str, Any]) -> None:
     """Tell them what to do, each its part of it."""
     for scout, part in zip(_out, PARTS, strict=False):
-        assert scout.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone already
-            json.dump({**task, "part": part}, scout.stdin)
-            scout.stdin.close()
+        tell(scout, json.dumps({**task, "part": part}))
 
 
 def out() -> bool:
