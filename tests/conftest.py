@@ -13,13 +13,16 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from ressl import embedding
 from ressl.checkpoints import Checkpoint
 from ressl.data import loaders
 from ressl.data.voc import VOC_CLASSES
 from ressl.engine.loop import Rhythm
 from ressl.evaluation.linear import LinearProtocol
+from ressl.nn import build_backbone
 from ressl.recipes import Recipe, get_recipe, method_options
 from ressl.runs import Run, build_method
+from ressl.transform import Transform
 
 torch.set_num_threads(1)
 
@@ -195,3 +198,17 @@ def make_voc() -> Callable[[Path], Path]:
         return root
 
     return make
+
+
+@pytest.fixture
+def model() -> tuple[torch.nn.Module, Transform]:
+    """A small backbone and what it wants to see."""
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet10", "medium", 4).eval()
+    return backbone, Transform(16, 18, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an embedding, so that few pictures have several."""
+    monkeypatch.setattr(embedding, "PART", 8)
