@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+PIECE = 4096  # of a long row
+
 
 def similarity(z: Tensor, others: Tensor) -> Tensor:
     """Dot products of B x D with K x D (B x K), or with each row's own B x S x D (B x S).
@@ -22,22 +24,34 @@ def similarity(z: Tensor, others: Tensor) -> Tensor:
         return z @ others.T if others.ndim == 2 else (others @ z[:, :, None])[:, :, 0]
 
 
+def log_sum(logits: Tensor) -> Tensor:
+    """log sum exp of each row: what its softmax divides by."""
+    K = logits.shape[-1]
+    if K > PIECE and K % PIECE == 0:  # the same in two steps: compiled, a piece is read once, a long row twice
+        logits = logits.unflatten(-1, (-1, PIECE)).logsumexp(-1)
+    return logits.logsumexp(-1)
+
+
 def log_relation(z: Tensor, queue: Tensor, temperature: float) -> Tensor:
     """Logarithm of the relation of each embedding to the queue (equations 3 and 4).
 
     ``z`` is B x D and ``queue`` K x D, both of unit rows; the result is B x K, each row a log-distribution.
     """
-    return F.log_softmax(similarity(z, queue) / temperature, dim=-1)  # B x K
+    logits = similarity(z, queue) / temperature  # B x K
+    return logits - log_sum(logits)[:, None]
 
 
-def cross_entropy(log_p1: Tensor, log_p2: Tensor) -> Tensor:
-    """H(p1, p2) of each row (the part of equation 5 that has a gradient)."""
-    return -(log_p1.exp() * log_p2).sum(dim=-1)  # B
+def cross_entropy(log_p1: Tensor, logits: Tensor) -> Tensor:
+    """H(p1, p2) of each row (the part of equation 5 that has a gradient), where p2 is the softmax of ``logits``.
+
+    A log-distribution is such logits, too. From logits as they are the gradient is p2 - p1, with no sum over the queue.
+    """
+    return log_sum(logits) - (log_p1.exp() * logits).sum(dim=-1)  # B
 
 
 def entropy(log_p: Tensor) -> Tensor:
     """H(p) of each row, in nats; its ceiling is log K."""
-    return cross_entropy(log_p, log_p)
+    return -(log_p.exp() * log_p).sum(dim=-1)
 
 
 def relational(
@@ -63,8 +77,7 @@ def relational(
     """
     with torch.no_grad():
         log_p1 = log_relation(teacher, queue, teacher_temperature)
-    log_p2 = log_relation(student, queue.detach(), student_temperature)
-    return cross_entropy(log_p1, log_p2).mean()
+    return cross_entropy(log_p1, similarity(student, queue.detach()) / student_temperature).mean()
 
 
 def info_nce(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) -> Tensor:

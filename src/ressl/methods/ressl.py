@@ -56,12 +56,12 @@ class ReSSL(Method):
         z1 = self.target(weak)
         with torch.no_grad():
             log_p1 = losses.log_relation(z1, Q, self.tau_t)  # B x K, equation 3
-        log_p2 = [losses.log_relation(z, Q, self.tau_s) for z in z2]  # equation 4
-        loss = torch.stack([losses.cross_entropy(log_p1, p).mean() for p in log_p2]).mean()  # equation 5
+        logits = [losses.similarity(z, Q) / self.tau_s for z in z2]  # B x K each; their softmax is equation 4
+        loss = torch.stack([losses.cross_entropy(log_p1, l2).mean() for l2 in logits]).mean()  # equation 5
         with torch.no_grad():
             logs = {
                 "teacher_entropy": losses.entropy(log_p1).mean(),
-                "agreement": (log_p1.argmax(-1) == log_p2[0].argmax(-1)).float().mean(),
+                "agreement": (log_p1.argmax(-1) == logits[0].argmax(-1)).float().mean(),
                 "spread": spread(z2[0]),
             }
         return Output(loss, carry=z1, logs=logs)
