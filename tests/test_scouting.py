@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,7 +46,7 @@ def test_every_method_is_told_and_taken(method: str, part: str, monkeypatch: pyt
     recipe = recipe_of(method)
     told = scouting.task(recipe, loader_of(recipe), Settings(device="cpu", engine="eager"), CPU)
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({**told, "part": part})))
-    monkeypatch.setattr(scouting, "wake_compiler", lambda device: None)
+    monkeypatch.setattr(scouting, "awaken", lambda device: None)
     taken: list[TrainStep] = []
     take = scouting.take
     monkeypatch.setattr(scouting, "take", lambda step, whole: (take(step, whole), taken.append(step)))
@@ -54,7 +56,7 @@ def test_every_method_is_told_and_taken(method: str, part: str, monkeypatch: pyt
 
 def test_who_is_told_nothing_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    monkeypatch.setattr(scouting, "wake_compiler", lambda device: None)
+    monkeypatch.setattr(scouting, "awaken", lambda device: None)
     monkeypatch.setattr(scouting, "scout", lambda task: pytest.fail("there was no task"))
     scouting.main()
 
@@ -99,3 +101,26 @@ def test_it_is_worth_it_for_pictures_of_one_size_that_are_not_too_many(monkeypat
     monkeypatch.setattr(scouting, "LARGEST", loader.images.nbytes - 1)
     assert not scouting.worth_it(loader)
     assert not scouting.worth_it(object())
+
+
+IMPORTS = """
+import threading, torch
+
+asked = []
+torch._C._cuda_getDeviceCount = lambda: asked.append("how many") or 1
+torch.cuda._lazy_init = lambda: asked.append("start")
+torch.cuda._device_count_nvml = lambda: 1  # the driver's own answer
+
+import ressl.engine.building, ressl.scouting
+
+for module in (ressl.engine.building, ressl.scouting):
+    module.ready()
+assert torch.cuda.is_available()
+assert not asked, asked
+assert threading.active_count() == 1
+"""
+
+
+def test_nothing_that_copies_could_not_use_is_touched_before_they_are_made() -> None:
+    pytest.importorskip("triton")
+    subprocess.run([sys.executable, "-c", IMPORTS], env=os.environ | scouts.SETTINGS, check=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ressl.commands import COMMANDS
-from ressl.engine.building import dismiss, hire
+from ressl.engine.building import dismiss
 from ressl.engine.compiling import keep_compiled, small_workspaces, wake_card, wants_card
 from ressl.engine.scouts import recall, send
 from ressl.engine.signals import Terminated, tidy_exit
@@ -64,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if wants_card(words):
                 wake_card()
                 if words[0] == "pretrain":
-                    hire()
                     send()
             return _main(words)
     except ResslError as error:

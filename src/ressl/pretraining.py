@@ -20,7 +20,7 @@ from ressl.data.streaming import StreamingLoader
 from ressl.data.views import describe
 from ressl.engine import scouts
 from ressl.engine.accelerate import ENGINES
-from ressl.engine.building import dismiss, hire
+from ressl.engine.building import dismiss
 from ressl.engine.compiling import keep_compiled, wake_compiler
 from ressl.engine.launchers import launch, own_cores, restarts
 from ressl.engine.loop import RHYTHM, Display, Rhythm, device_of
@@ -117,7 +117,6 @@ def _pretrain(
     compiled = place.type == "cuda" and settings.engine != "eager"
     if compiled and team.world == 1 and settings.engine != "compile":
         keep_compiled()
-        hire()
         scouts.send()
     else:
         dismiss()

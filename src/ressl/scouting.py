@@ -22,7 +22,7 @@ from torchvision.models.resnet import ResNet
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.accelerate import ALL_IDEAS, accelerate
-from ressl.engine.compiling import wake_compiler
+from ressl.engine.compiling import awaken
 from ressl.engine.convolutions import stem, stem_columns, stem_pixels
 from ressl.engine.graphs import GraphedBody
 from ressl.engine.lookahead import LookAhead
@@ -124,13 +124,14 @@ def _on(tree: Any, where: Any) -> Any:
     return type(tree)(_on(part, where) for part in tree) if isinstance(tree, (list, tuple)) else tree
 
 
+def ready() -> None:
+    """Import what the compiler needs, as far as no card is needed for it."""
+    for name in ("compile_fx", "codegen.triton", "runtime.triton_heuristics"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"torch._inductor.{name}")
+
+
 def main() -> None:
-    with contextlib.suppress(Exception):  # while nothing has been asked for yet
-        wake_compiler(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        importlib.import_module("torch._inductor.compile_fx")
+    awaken(torch.device("cuda" if torch.cuda.is_available() else "cpu"))  # while nothing has been asked for yet
     if asked := sys.stdin.read():
         scout(json.loads(asked))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """Kernels built by other processes, for a card that need not be there."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from ressl.engine import building
 from ressl.engine.ahead import sketched
 from ressl.engine.building import build, dismiss, hire
+from ressl.engine.crew import start
 from ressl.engine.launching import noted
 from ressl.engine.optimisers import build_sgd
 from ressl.nn import EMATeacher, build_backbone
@@ -37,24 +37,17 @@ def test_hired_builders_do_the_work_or_go_home(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     found, _ = sketched(build_backbone("resnet10", "small", width=8, bn_groups=2), (8, 3, 32, 32), torch.bfloat16)
     few = [launch for launch in found if launch.kernel.__name__ == "_apply"][:1]
-    hire()
-    started = [*building._hired]
-    assert len(started) == max(1, min(building.PROCESSES, (os.cpu_count() or 1) // 2))
-    hire()  # once is enough
-    assert building._hired == started
-    monkeypatch.setattr(building, "_builders", lambda count: pytest.fail("there are builders already"))
+    builders = start([building.MODULE] * 2)
+    hire(builders)
+    monkeypatch.setattr(building, "start", lambda modules: pytest.fail("there are builders already"))
     build(few, H200)
-    assert [builder.returncode for builder in started] == [0] * len(started)
+    assert [builder.returncode for builder in builders] == [0, 0]
     assert len(list(tmp_path.glob("*/*.cubin"))) == 1
     assert not building._hired
-    hire()  # what was built before is most likely all
-    assert not building._hired
-    monkeypatch.undo()
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "another"))
-    hire()
-    started = [*building._hired]
+    builders = start([building.MODULE])
+    hire(builders)
     dismiss()
-    assert [builder.wait(60) for builder in started] == [0] * len(started)
+    assert [builder.wait(60) for builder in builders] == [0]
     assert not building._hired
 
 

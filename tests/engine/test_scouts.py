@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ressl.engine import scouts
+from ressl.engine import building, scouts
+
+NOTES = """
+import json, pathlib, sys
+
+def ready(): ...
+
+def main():
+    if asked := sys.stdin.read():
+        task = json.loads(asked)
+        pathlib.Path(__file__).with_name(task["part"]).write_text(task["recipe"])
+"""
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "notes.py").write_text(NOTES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(scouts, "MODULE", "json.tool")  # reads all it is told, and minds what it is
+    for room in (scouts, building):
+        monkeypatch.setattr(room, "MODULE", "notes")
     yield
     scouts.recall()
+    building.dismiss()
 
 
-def test_they_are_sent_once_told_and_waited_for() -> None:
+def test_they_are_sent_once_told_and_waited_for(tmp_path: Path) -> None:
     scouts.send()
-    out = [*scouts._out]
+    out, hired = [*scouts._out], [*building._hired]
     scouts.send()
-    assert scouts._out == out
+    assert (scouts._out, building._hired) == (out, hired)
     assert len(out) == 2
+    assert len(hired) == building.fitting()
     assert scouts.out()
     scouts.assign({"recipe": "demo"})
     scouts.wait("rest")
@@ -32,29 +49,15 @@ def test_they_are_sent_once_told_and_waited_for() -> None:
     assert scouts.back()
     assert [scout.returncode for scout in out] == [0, 0]
     assert not scouts.out()
-
-
-def test_each_is_told_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "notes.py"
-    program.write_text(
-        "import json, pathlib, sys\n"
-        "task = json.load(sys.stdin)\n"
-        "pathlib.Path(__file__).with_name(task['part']).write_text(task['recipe'])\n"
-    )
-    monkeypatch.setattr(scouts, "MODULE", "notes")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    scouts.send()
-    scouts.assign({"recipe": "demo"})
-    scouts.back()
     assert [(tmp_path / part).read_text() for part in ("views", "rest")] == ["demo", "demo"]
+    building.dismiss()
+    assert [builder.wait(60) for builder in hired] == [0] * len(hired)
 
 
 def test_one_that_does_not_come_back_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scouts, "PATIENCE", 0.1)
     scouts.send()
-    out = [*scouts._out]
     assert not scouts.back()  # nobody told them anything
-    assert [scout.returncode for scout in out] == [-9, -9]
 
 
 def test_nobody_is_sent_where_kernels_were_built_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,5 +66,6 @@ def test_nobody_is_sent_where_kernels_were_built_before(tmp_path: Path, monkeypa
     monkeypatch.delenv("TRITON_CACHE_DIR")
     scouts.send()
     assert not scouts.out()
+    assert not building._hired
     scouts.assign({"nobody": "listens"})
     scouts.back()

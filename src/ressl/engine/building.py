@@ -10,34 +10,30 @@ import hashlib
 import importlib
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ressl.engine.scouts import cold, start, tell
+from ressl.engine.crew import Member, finished, start
 
 if TYPE_CHECKING:
     from ressl.engine.launching import Launch
 
+MODULE = "ressl.engine.building"
 PROCESSES = 8
-_hired: list[subprocess.Popen[str]] = []
+_hired: list[Member] = []
 
 
-def hire() -> None:
-    """Start the builders now: before the first order there is time enough to import what they need.
-
-    Not where kernels have been built before: most likely there is nothing to do. Whoever hires must :func:`build` or
-    :func:`dismiss`.
-    """
-    if not _hired and cold():
-        _hired.extend(_builders(_fitting()))
+def hire(builders: Sequence[Member]) -> None:
+    """Keep these for the next order. Whoever hires must :func:`build` or :func:`dismiss`."""
+    _hired.extend(builders)
 
 
 def dismiss() -> None:
     """Send hired builders home."""
     while _hired:
-        tell(_hired.pop(), "")
+        _hired.pop().tell("")
 
 
 def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
@@ -49,21 +45,17 @@ def build(launches: list[Launch], target: tuple[str, int | str, int]) -> None:
     done = _mark(launches, [orders, target])
     if not orders or (done is not None and done.exists()):
         return dismiss()
-    builders, _hired[:] = [*_hired] or _builders(min(_fitting(), len(orders))), []
+    builders, _hired[:] = [*_hired] or start([MODULE] * min(fitting(), len(orders))), []
     for i, builder in enumerate(builders):
-        tell(builder, json.dumps([target, orders[i :: len(builders)]]))
-    codes = [builder.wait() for builder in builders]
-    if done is not None and not any(codes):
+        builder.tell(json.dumps([target, orders[i :: len(builders)]]))
+    if finished(builders) and done is not None:
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
 
 
-def _fitting() -> int:
+def fitting() -> int:
+    """How many builders this machine has room for."""
     return min(PROCESSES, max(1, (os.cpu_count() or 1) // 2))
-
-
-def _builders(count: int) -> list[subprocess.Popen[str]]:
-    return [start("ressl.engine.building") for _ in range(count)]
 
 
 def _order(launch: Launch) -> dict[str, Any]:
@@ -101,12 +93,16 @@ class _Named:
         return 0
 
 
+def ready() -> None:
+    """Import what a builder needs."""
+    for name in ("torch", "triton.backends.compiler", "ressl.engine.kernels", "ressl.engine.updating"):
+        importlib.import_module(name)
+
+
 def main() -> None:
     import torch
     import triton
     from triton.backends.compiler import GPUTarget
-
-    import ressl.engine.kernels  # noqa: F401  (while nothing has been asked for yet)
 
     if not (asked := sys.stdin.read()):
         return
@@ -116,7 +112,3 @@ def main() -> None:
         arguments = [getattr(torch, a.split(".")[1]) if isinstance(a, str) else a for a in order["arguments"]]
         module, name = order["kernel"].split(":")
         getattr(importlib.import_module(module), name).warmup(*arguments, grid=(1,), **order["constants"])
-
-
-if __name__ == "__main__":
-    main()

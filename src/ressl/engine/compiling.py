@@ -67,27 +67,28 @@ def wake_card() -> None:
 
 
 def wake_compiler(device: torch.device, helpers: bool = True) -> None:
-    """Start the compiler's worker processes now, while data are read and the model is built, and the card as well.
-
-    Until they are there the compiler makes one kernel after the other in this process; with this head start they are
-    there when it has traced the first function. The names are none that PyTorch promises: without them compilation is
-    slower, and nothing else changes. Without ``helpers``, because others compile, it is only imported.
-    """
-
-    def start() -> None:
-        with contextlib.suppress(Exception):
-            import torch
-
-            torch.zeros(1, device=device)  # the first use of a card takes seconds
-        with contextlib.suppress(Exception):
-            import ressl.engine.kernels  # noqa: F401  (and Triton with it)
-        with contextlib.suppress(Exception):
-            from torch._inductor.async_compile import AsyncCompile
-
-            if helpers:
-                AsyncCompile.warm_pool()
-                AsyncCompile.wakeup()
-                AsyncCompile.use_process_pool()
-
+    """:func:`awaken` beside whatever comes next: while data are read and the model is built."""
     keep_compiled()
-    threading.Thread(target=start, daemon=True).start()
+    threading.Thread(target=awaken, args=(device, helpers), daemon=True).start()
+
+
+def awaken(device: torch.device, helpers: bool = True) -> None:
+    """Start the compiler's worker processes, and the card as well.
+
+    Until they are there the compiler makes one kernel after the other in this process; with a head start they are there
+    when it has traced the first function. The names are none that PyTorch promises: without them compilation is slower,
+    and nothing else changes. Without ``helpers``, because others compile, it is only imported.
+    """
+    with contextlib.suppress(Exception):
+        import torch
+
+        torch.zeros(1, device=device)  # the first use of a card takes seconds
+    with contextlib.suppress(Exception):
+        import ressl.engine.kernels  # noqa: F401  (and Triton with it)
+    with contextlib.suppress(Exception):
+        from torch._inductor.async_compile import AsyncCompile
+
+        if helpers:
+            AsyncCompile.warm_pool()
+            AsyncCompile.wakeup()
+            AsyncCompile.use_process_pool()

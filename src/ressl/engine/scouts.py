@@ -1,20 +1,29 @@
-"""Other processes of ours that work ahead: what they make is left in a cache, and waited for where it is needed."""
+"""Processes that make ahead what a first run needs: builders our kernels, scouts what the compiler makes of a step.
+
+What they make is left in caches on disk, and waited for where it is needed.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ressl.engine import building, crew
+from ressl.engine.crew import PATIENCE
+
 MODULE = "ressl.scouting"
 PARTS = ("views", "rest")  # of a step, one for each of them
-PATIENCE = 300.0  # seconds, more than a compiler takes for a step; then the step is compiled here
-_out: list[subprocess.Popen[str]] = []
+SETTINGS = {
+    # Each scout has helpers of its own, copies of itself, which need not import anything either.
+    "TORCHINDUCTOR_COMPILE_THREADS": "4",
+    "TORCHINDUCTOR_WORKER_START": "fork",
+    # The compiler asks for a card when it is imported. CUDA, once asked, is of no use to copies; the driver may be.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+_out: list[crew.Member] = []
 
 
 def cold() -> bool:
@@ -23,34 +32,23 @@ def cold() -> bool:
     return cache is not None and not any(Path(cache).glob("built-*"))
 
 
-def start(module: str, **env: str) -> subprocess.Popen[str]:
-    """``python -m module``, which waits for what it is told, and says nothing."""
-    words = [sys.executable, "-P", "-m", module]  # -P: a json.py in the user's folder is not ours
-    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
-    return subprocess.Popen(words, stdin=pipe, stdout=quiet, stderr=quiet, text=True, env=os.environ | env)
-
-
-def tell(process: subprocess.Popen[str], text: str) -> None:
-    """All that it will hear."""
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it is gone already, which its exit code tells
-        process.stdin.write(text)
-        process.stdin.close()
-
-
 def send() -> None:
-    """Start them now: before the first task there is time enough to import what they need.
+    """Start scouts and builders now: before their first task there is time enough to import what they need.
 
     Not where kernels have been built before: most likely there is nothing to do. Whoever sends must :func:`recall`.
     """
-    if not _out and cold():
-        _out.extend(start(MODULE, TORCHINDUCTOR_COMPILE_THREADS="4") for _ in PARTS)  # each has helpers of its own
+    if _out or not cold():
+        return
+    builders = [building.MODULE] * building.fitting()
+    members = crew.start([*builders, *(MODULE for _ in PARTS)], **SETTINGS)
+    building.hire(members[: len(builders)])
+    _out.extend(members[len(builders) :])
 
 
 def assign(task: Mapping[str, Any]) -> None:
-    """Tell them what to do, each its part of it."""
+    """Tell the scouts what to do, each its part of it."""
     for scout, part in zip(_out, PARTS, strict=False):
-        tell(scout, json.dumps({**task, "part": part}))
+        scout.tell(json.dumps({**task, "part": part}))
 
 
 def out() -> bool:
@@ -61,26 +59,17 @@ def out() -> bool:
 def wait(part: str) -> None:
     """Until that part is made."""
     for scout in _out[PARTS.index(part) :][:1]:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            scout.wait(PATIENCE)
+        scout.wait(PATIENCE)
 
 
 def back() -> bool:
     """Wait for all of them; whether all is done, by them or by others before."""
-    for part in PARTS:
-        wait(part)
-    done = all(scout.returncode == 0 for scout in _out)
-    recall()
+    done = crew.finished(_out, PATIENCE)
+    _out.clear()
     return done
 
 
 def recall() -> None:
     """End those that are still out."""
-    for scout in _out:
-        scout.kill()
     while _out:
-        scout = _out.pop()
-        scout.wait()
-        assert scout.stdin is not None
-        with contextlib.suppress(OSError):
-            scout.stdin.close()
+        _out.pop().end()
