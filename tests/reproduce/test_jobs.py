@@ -118,9 +118,18 @@ def goes_on(run: Run, data: Path, step: int) -> None:
     assert step < seen[0] <= step + 50
 
 
-def test_a_worker_that_is_lost_is_said() -> None:
+def leave_or_say(code: int) -> dict[str, int]:
+    if code:
+        os._exit(code)
+    return {"pid": os.getpid()}
+
+
+def test_a_worker_that_is_lost_is_said_and_another_takes_its_place() -> None:
+    found = [result for _, result in at_once(leave_or_say, [0, 9, 0, 0], 1)]
     with pytest.raises(ResslError, match=r"a worker was lost \(exit code 9\); go on with the same command"):
-        list(at_once(os._exit, [9], 2))  # type: ignore[arg-type]
+        raise found[1]  # type: ignore[misc]
+    first, second, third = (found[i]["pid"] for i in (0, 2, 3))  # type: ignore[index]
+    assert first != second == third
 
 
 def stopped_after(step: int) -> dict[str, int]:
@@ -134,5 +143,6 @@ def test_a_worker_that_hears_a_signal_first_stops_all() -> None:
 
 
 def test_an_error_in_a_worker_is_the_users_sentence() -> None:
-    with pytest.raises(ResslError, match="unknown recipe 'cifar11'; did you mean 'cifar10'"):
-        list(at_once(get_recipe, ["cifar11"], 2))  # type: ignore[arg-type]
+    ((_, found),) = at_once(get_recipe, ["cifar11"], 2)  # type: ignore[arg-type]
+    assert type(found) is ResslError
+    assert "unknown recipe 'cifar11'; did you mean 'cifar10'" in str(found)

@@ -14,7 +14,7 @@ from ressl import console
 from ressl.bench import suite
 from ressl.bench.cost import PAPER, cost, rows_of
 from ressl.commands.cost import show_cost
-from ressl.commands.shared import picture_file, positive, show
+from ressl.commands.shared import above_zero, picture_file, positive, show
 from ressl.engine.loop import device_of
 from ressl.engine.signals import Interrupted, Terminated
 from ressl.environment import environment
@@ -22,7 +22,7 @@ from ressl.errors import ResslError, unknown
 from ressl.recipes.typed import convert
 from ressl.reproduce.figures import FIGURES, Figure
 from ressl.reproduce.grid import Job, Ledger, each_once, jobs, jobs_of_runs, read, summaries
-from ressl.reproduce.running import Place, Quiet, make_all
+from ressl.reproduce.running import Place, Quiet, in_time, make_all
 from ressl.reproduce.tables import TABLES, Table
 from ressl.runs import Run
 
@@ -37,9 +37,9 @@ def titles() -> dict[str, str]:
 
 def add_options(parser: ArgumentParser) -> None:
     parser.description = (
-        "Make a table or figure of the paper: show what it takes, train and evaluate what the ledger does not have\n"
-        "yet, and print the paper's numbers beside ours, or draw the picture. Stop it whenever you like; the next\n"
-        "time it goes on where it was."
+        "Make a table or figure of the paper, or several: show what it takes, train and evaluate what the ledger does\n"
+        "not have yet, and print the paper's numbers beside ours, or draw the picture. Stop it whenever you like; the\n"
+        "next time it goes on where it was. A run that fails does not keep the others waiting."
     )
     parser.epilog = (
         "tables and figures:\n"
@@ -48,15 +48,17 @@ def add_options(parser: ArgumentParser) -> None:
         + "  ressl reproduce table1 --only cifar-10 --seeds 0 1 2\n"
         + "  ressl reproduce table2 --quick --only 'cifar-10, tau_s 0.1'\n"
         + "  ressl reproduce table3 --dry-run\n"
+        + "  ressl reproduce table2 table4 --quick --only cifar-10 --minutes 60 --jobs 2\n"
         + "  ressl reproduce lowshot --from runs/r50 --on photos/\n"
         + "  ressl reproduce figure-neighbours --only cifar-10"
     )
-    parser.add_argument("what", help=", ".join(titles()))
+    parser.add_argument("what", nargs="+", help=", ".join(titles()))
     parser.add_argument("--data", metavar="FOLDER", help="with a folder per data set (default: $RESSL_DATA or data)")
     parser.add_argument("--seeds", nargs="+", metavar="N", help="default: 0")
     parser.add_argument("--epochs", metavar="N", help="other than the paper's; marks the result as such")
     parser.add_argument("--only", metavar="WORDS", help="only cells with these words in row or column")
     parser.add_argument("--quick", action="store_true", help="few epochs: for the trend, not for the number")
+    parser.add_argument("--minutes", metavar="N", help="begin no run that by the ledger would not be done by then")
     parser.add_argument("--jobs", default="1", metavar="N", help="runs at once (default: 1)")
     parser.add_argument(
         "--from", nargs="+", default=[], metavar="RUN", dest="given", help="lowshot and figures: of these runs instead"
@@ -70,23 +72,35 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
-    if options.what not in titles():
-        raise unknown("table or figure", options.what, titles())
-    _check(options)
+    for what in options.what:
+        if what not in titles():
+            raise unknown("table or figure", what, titles())
+    for what in options.what:
+        _check(options, what)
+    if "lowshot" in options.what and len(options.what) > 1:
+        raise ResslError("lowshot measures runs that other tables make; make it by itself, after them")
+    if options.out and len([what for what in options.what if what in FIGURES]) > 1:
+        raise ResslError("--out is one picture's; make one figure at a time, or leave it out")
     try:
-        if options.what == "cost":
-            return _cost(options)
-        return _table(options) if options.what in TABLES else _figure(options, FIGURES[options.what])
+        tables = [TABLES[what] for what in dict.fromkeys(options.what) if what in TABLES]
+        if tables:
+            _tables(options, tables)
+        for what in dict.fromkeys(options.what):
+            if what == "cost":
+                _cost(options)
+            elif what in FIGURES:
+                _figure(options, FIGURES[what])
     except (Interrupted, Terminated, KeyboardInterrupt) as stop:
         print("stopped; the same command, with the same options, goes on where it was")
         return getattr(stop, "exit_code", 130)
+    return 0
 
 
-def _check(options: Namespace) -> None:
+def _check(options: Namespace, what: str) -> None:
     """An option that nothing would read is a mistake."""
-    what, figure = options.what, options.what in FIGURES
+    figure = what in FIGURES
     runs = {"--seeds": options.seeds, "--epochs": options.epochs, "--data": options.data, "--only": options.only}
-    runs |= {"--jobs": options.jobs != "1"}
+    runs |= {"--jobs": options.jobs != "1", "--minutes": options.minutes}
     fits = {
         "--on": (options.on, what == "lowshot"),
         "--out": (options.out, figure),
@@ -113,43 +127,52 @@ def _planned(options: Namespace, table: Table | Figure, only: str) -> list[Job]:
     return planned
 
 
-def _table(options: Namespace) -> int:
-    table = TABLES[options.what]
+def _tables(options: Namespace, tables: Sequence[Table]) -> None:
     if options.on:
-        cells = tuple(replace(cell, on=options.on, paper=None) for cell in table.cells)
-        table = replace(table, title=f"Low-shot SVMs on {options.on}", cells=cells)
-    ledger, planned = Ledger(options.into), _planned(options, table, options.only or "")
-    todo = each_once([job for job in planned if ledger.find(job) is None])
-    _make(options, planned, todo, ledger, "in the ledger")
-    short = " (shortened: for the trend only)" if options.quick or options.epochs else ""
-    shown = Shown(title=table.title + short, title_justify="left")
-    for heading in ("row", "column", "paper", "ours: last (n, best)", "difference"):
-        shown.add_column(heading, justify="left" if heading in ("row", "column") else "right")
-    for cell, summary in summaries(ledger, planned):
-        paper = "" if cell.paper is None else f"{cell.paper:.2f}"
-        ours = "" if summary is None else summary.text()
-        apart = "" if summary is None or cell.paper is None else f"{summary.last - cell.paper:+.2f}"
-        shown.add_row(cell.row, cell.column, paper, ours, apart)
-    show(shown)
-    return 0
+        tables = [_elsewhere(table, options.on) for table in tables]
+    ledger = Ledger(options.into)
+    planned = [_planned(options, table, options.only or "") for table in tables]
+    together = [job for some in planned for job in some]
+    failed = _make(options, together, [job for job in together if ledger.find(job) is None], ledger, "in the ledger")
+    for table, some in zip(tables, planned, strict=True):
+        short = " (shortened: for the trend only)" if options.quick or options.epochs else ""
+        shown = Shown(title=table.title + short, title_justify="left")
+        for heading in ("row", "column", "paper", "ours: last (n, best)", "difference"):
+            shown.add_column(heading, justify="left" if heading in ("row", "column") else "right")
+        for cell, summary in summaries(ledger, some):
+            paper = "" if cell.paper is None else f"{cell.paper:.2f}"
+            ours = "" if summary is None else summary.text()
+            apart = "" if summary is None or cell.paper is None else f"{summary.last - cell.paper:+.2f}"
+            shown.add_row(cell.row, cell.column, paper, ours, apart)
+        show(shown)
+    if failed:
+        raise failed
 
 
-def _figure(options: Namespace, figure: Figure) -> int:
+def _elsewhere(table: Table, on: str) -> Table:
+    """Low-shot SVMs on other data, of which the paper knows nothing."""
+    cells = tuple(replace(cell, on=on, paper=None) for cell in table.cells)
+    return replace(table, title=f"Low-shot SVMs on {on}", cells=cells)
+
+
+def _figure(options: Namespace, figure: Figure) -> None:
     ledger, planned = Ledger(options.into), _planned(options, figure, options.only or figure.only)
     todo = [job for job in planned if not job.trained(options.runs)]  # a record has no weights to draw from
-    _make(options, planned, todo, ledger, "trained")
+    if failed := _make(options, planned, todo, ledger, "trained"):
+        raise failed
     default = Path(options.runs) / f"{figure.name}{'-quick' if options.quick else ''}.png"
     path = picture_file(options.out) if options.out else default
     if options.dry_run:
         print(f"then draws {path}")
-        return 0
+        return
+    if left := [job.name for job in planned if not job.trained(options.runs)]:
+        raise ResslError(f"{path.name} needs {left[0]}, for which --minutes left no time; give it more")
     place = _place(options)
     name = lambda job: job.cell.row if job.at else ", ".join((job.cell.row, job.cell.column, *_short(options, job)))
     runs = [(name(job), Run.open(job.folder(place.runs)), place.own_data(job)) for job in planned]
     with console.display() as shown:
         figure.draw(runs, path, options.device, shown)
     print(path)
-    return 0
 
 
 def _short(options: Namespace, job: Job) -> list[str]:
@@ -161,51 +184,70 @@ def _place(options: Namespace) -> Place:
     return Place(options.data, options.runs, options.into, options.device, positive("--jobs", options.jobs))
 
 
-def _make(options: Namespace, planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str) -> None:
-    """Say what is to be made and how long it takes, and make it."""
-    place = _place(options)
+def _make(
+    options: Namespace, planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str
+) -> ResslError | None:
+    """Say what is to be made and how long it takes, and make it; returns what went wrong."""
+    place, todo = _place(options), each_once(todo)
+    minutes = None if options.minutes is None else above_zero("--minutes", options.minutes)
     print(_plan(each_once(planned), todo, ledger, there, place.jobs), flush=True)
     if not todo or options.dry_run:
-        return
+        return None
     for job in todo:
         place.check(job)  # what is missing is said before hours have passed
+    takes = lambda job: place.jobs * (ledger.seconds(job) or 0.0)  # so many share the machine
+    fitting = todo if minutes is None else in_time(todo, 60 * minutes, takes)
+    failed, number = dict[str, ResslError](), 0
     with console.display() as shown:
         say = Quiet(shown.message)
-        for number, (job, record) in enumerate(make_all(todo, place, lambda job: shown), 1):
+        for number, (job, record) in enumerate(make_all(fitting, place, lambda job: shown), 1):
+            if isinstance(record, ResslError):
+                failed[job.name] = record
+                say.message(f"{number}/{len(todo)}  {job.name}: failed, {record}")
+                continue
             ledger.add(job, record)
             found = read(record, job.cell)
             value = "done" if found is None or job.cell.on else f"{found[0]:.2f}"
             beside = "" if job.cell.paper is None or job.cell.on else f", paper {job.cell.paper:.2f}"
             say.message(f"{number}/{len(todo)}  {job.name}: {value}{beside}")
+    if number < len(todo):
+        print(f"{len(todo) - number} left for another time: {options.minutes} minutes were too short for them")
+    if len(todo) == 1 or not failed:
+        return next(iter(failed.values()), None)
+    name, first = next(iter(failed.items()))
+    return ResslError(f"{len(failed)} of {number} runs failed, the first of them {name}: {first}")
 
 
 def _plan(planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str, at_once: int) -> str:
     runs = "1 run" if len(planned) == 1 else f"{len(planned)} runs"
     lines = [f"{runs}, {len(planned) - len(todo)} of them {there}, {len(todo)} to make"]
     known = [(job, ledger.seconds(job)) for job in todo]
-    lines += [f"  {job.name}: " + ("?" if s is None else f"about {s / 60:.0f} min") for job, s in known]
+    lines += [f"  {job.name}: " + ("?" if s is None else _about(s)) for job, s in known]
     times = [seconds for _, seconds in known if seconds is not None]
     if times:
         together = f" one after the other; {at_once} at once share it and take less" if at_once > 1 else ""
-        lines.append(f"about {sum(times) / 60:.0f} minutes by the ledger's own runs on a GPU{together}")
+        lines.append(f"{_about(sum(times))} by the ledger's own runs on a GPU{together}")
     if len(times) < len(todo):
         lines.append(f"{len(todo) - len(times)} whose time is not known yet: the ledger has no such run on a GPU")
     return "\n".join(lines)
 
 
-def _cost(options: Namespace) -> int:
+def _about(seconds: float) -> str:
+    return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {max(seconds, 1):.0f} s"
+
+
+def _cost(options: Namespace) -> None:
     """The paper's cost table; measured as one, because ratios are only good within one run."""
     device, ledger = device_of(options.device), Ledger(options.into)
     gpu, seconds = environment(device).get("gpu"), 0.4 if options.quick else 2.0
     found = ledger.cost(PAPER, gpu, seconds) if gpu else None
     before = ledger.cost(PAPER)
-    about = f"about {before['took'] / 60:.0f} min" if before and "took" in before else "?"
+    about = _about(before["took"]) if before and "took" in before else "?"
     state = "in the ledger ('ressl cost' measures anew)" if found else f"to measure on this machine: {about}"
     print(f"{COST}: {len(rows_of(PAPER))} rows, {state}", flush=True)
     if options.dry_run:
-        return 0
+        return
     if found is None:
         found = cost(device, seconds, say=lambda text: print(text, flush=True))
         print(f"written to {suite.write(found, options.into)}")
     show_cost(found)
-    return 0

@@ -167,7 +167,10 @@ class Ledger:
         self.records.setdefault(job.key, []).append(record)
 
     def seconds(self, job: Job) -> float | None:
-        """About how long a job takes: the median of the runs most like it, the same method first, then length."""
+        """About how long a job takes: the median of the runs most like it, the same method first, then length.
+
+        With its linear evaluation, where one like it was timed.
+        """
         known: dict[tuple[bool, float], list[float]] = {}
         for record in self:
             made = record["recipe"]
@@ -176,7 +179,9 @@ class Ledger:
                 share = record["seconds"] / record.get("jobs", 1)  # of the card, where several ran at once
                 ratio = job.recipe.epochs / made["epochs"]
                 like = made["method"] == job.recipe.method, -abs(math.log(ratio))
-                known.setdefault(like, []).append(share * ratio)
+                found = record["evaluations"].get(LINEAR, {})
+                rated = job.recipe.linear.epochs / made["linear"]["epochs"] if "seconds" in found else 0.0
+                known.setdefault(like, []).append(share * ratio + rated * found.get("seconds", 0.0))
         return statistics.median(known[max(known)]) if known else None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -103,11 +104,26 @@ def _make_quietly(place: Place, job: Job) -> dict[str, Any]:
 
 
 def make_all(
-    todo: Sequence[Job], place: Place, display: Callable[[Job], Display]
-) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Every job with its record, as they are done. A run that is stopped half-way is continued the next time."""
-    if place.jobs == 1:
-        for job in todo:
-            yield job, make(job, place, display(job))
-    else:
+    todo: Iterable[Job], place: Place, display: Callable[[Job], Display]
+) -> Iterator[tuple[Job, dict[str, Any] | ResslError]]:
+    """Every job with its record or what went wrong, as they are done: one that fails does not keep the others waiting.
+
+    A run that is stopped half-way is continued the next time.
+    """
+    if place.jobs > 1:
         yield from at_once(partial(_make_quietly, place), todo, place.jobs)
+        return
+    for job in todo:
+        try:
+            found: dict[str, Any] | ResslError = make(job, place, display(job))
+        except (ResslError, OSError) as error:
+            found = ResslError(str(error))
+        yield job, found
+
+
+def in_time(todo: Iterable[Job], seconds: float, takes: Callable[[Job], float]) -> Iterator[Job]:
+    """Those that will be done within ``seconds``, going by what each ``takes``; what does not fit is passed over."""
+    end = time.monotonic() + seconds
+    for job in todo:
+        if time.monotonic() + takes(job) < end:
+            yield job

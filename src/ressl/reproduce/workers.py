@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -21,36 +21,52 @@ PATIENCE = 120.0  # seconds for a worker to save and leave
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def at_once(
-    do: Callable[[Work], dict[str, Any]], todo: Sequence[Work], workers: int
-) -> Iterator[tuple[Work, dict[str, Any]]]:
-    """(work, what came of it) as they are done; ``do`` is a function of a module, for other processes must find it.
+class Lost(ResslError):
+    """A worker ended without an answer."""
 
-    A failure, a signal or a caller that goes away stops all workers, each as if it had got a SIGTERM of its own.
+
+def at_once(
+    do: Callable[[Work], dict[str, Any]], todo: Iterable[Work], workers: int
+) -> Iterator[tuple[Work, dict[str, Any] | ResslError]]:
+    """(work, what came of it or went wrong with it) as they are done.
+
+    ``do`` is a function of a module, for other processes must find it. What is next is asked for when there is somebody
+    to do it. A signal or a caller that goes away stops all workers, each as if it had got a SIGTERM of its own.
     """
-    waiting = list(todo)
+    waiting = iter(todo)
     crew: dict[Connection, SpawnProcess] = {}
     busy: dict[Connection, Work] = {}
+
+    def give(line: Connection | None = None) -> None:
+        """The next piece to that worker, or to a new one."""
+        for piece in waiting:
+            if line is None:
+                line, process = _hire(do)
+                crew[line] = process
+            busy[line] = piece
+            line.send(piece)
+            return
+
     try:
-        for _ in range(min(workers, len(waiting))):
-            here, there = _SPAWN.Pipe()
-            process = _SPAWN.Process(target=_work, args=(do, there))
-            with _deaf_to_ctrl_c():
-                process.start()
-            there.close()
-            crew[here] = process
-            busy[here] = waiting.pop(0)
-            here.send(busy[here])
+        for _ in range(workers):
+            give()
         while busy:
             for line in wait(list(busy)):
                 assert isinstance(line, Connection)
                 done, result = busy.pop(line), _answer(line, crew[line])
-                if waiting:
-                    busy[line] = waiting.pop(0)
-                    line.send(busy[line])
+                give(None if isinstance(result, Lost) else line)
                 yield done, result
     finally:
         _stop(crew, busy)
+
+
+def _hire(do: Callable[[Any], dict[str, Any]]) -> tuple[Connection, SpawnProcess]:
+    here, there = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_work, args=(do, there))
+    with _deaf_to_ctrl_c():
+        process.start()
+    there.close()
+    return here, process
 
 
 def _work(do: Callable[[Any], dict[str, Any]], line: Connection) -> None:
@@ -67,19 +83,18 @@ def _work(do: Callable[[Any], dict[str, Any]], line: Connection) -> None:
                 return
 
 
-def _answer(line: Connection, process: SpawnProcess) -> dict[str, Any]:
+def _answer(line: Connection, process: SpawnProcess) -> dict[str, Any] | ResslError:
     try:
-        result = line.recv()
-    except EOFError:
+        result: dict[str, Any] | ResslError | Interrupted = line.recv()
+    except (EOFError, ConnectionResetError):
         process.join()
-        raise ResslError(
+        return Lost(
             f"a worker was lost (exit code {process.exitcode}); go on with the same command, with fewer --jobs if "
             "memory ran out"
-        ) from None
-    if isinstance(result, Exception):
+        )
+    if isinstance(result, Interrupted):
         raise result
-    found: dict[str, Any] = result
-    return found
+    return result
 
 
 def _stop(crew: dict[Connection, SpawnProcess], busy: Container[Connection]) -> None:

@@ -1,0 +1,137 @@
+"""Tables that are left alone for a night: several in one command, within a time, and whatever fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invented import record, write
+
+from ressl import cli
+from ressl.errors import ResslError
+from ressl.recipes import get_recipe
+from ressl.reproduce import running
+from ressl.reproduce.grid import Job
+from ressl.reproduce.tables import TABLES, Cell, Table
+
+Made = list[str]
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two tables that have one run in common."""
+    cells = [Cell(name, "x", "demo", {"lr": lr}) for name, lr in (("a", 0.01), ("b", 0.02), ("c", 0.03))]
+    monkeypatch.setitem(TABLES, "first", Table("first", "The first table", (cells[0], cells[1])))
+    again = Cell("the same as b", "y", "demo", {"lr": 0.02})
+    monkeypatch.setitem(TABLES, "second", Table("second", "The second table", (again, cells[2])))
+    return ["reproduce", "first", "second", "--runs", str(tmp_path / "runs"), "--into", str(tmp_path / "led")]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
+    """Who is made, by name: nothing is trained, each has an accuracy of its own or fails as told."""
+
+    def prepare(**fails: Exception) -> Made:
+        names: Made = []
+
+        def make(job: Job, place: running.Place, display: Any) -> dict[str, Any]:
+            names.append(job.cell.row)
+            if job.cell.row in fails:
+                raise fails[job.cell.row]
+            return record(job.recipe, 50.0 + len(names))
+
+        monkeypatch.setattr(running, "make", make)
+        return names
+
+    return prepare
+
+
+def test_several_tables_share_their_runs(words, made, capsys) -> None:
+    names = made()
+    assert cli.main(words) == 0
+    assert names == ["a", "b", "c"]
+    shown = capsys.readouterr().out
+    assert "3 runs, 0 of them in the ledger, 3 to make" in shown
+    first, second = shown[shown.index("The first table") :].split("The second table")
+    assert "52.00 (n 1" in first
+    assert "52.00 (n 1" in second  # the same run
+    assert "53.00 (n 1" in second
+
+
+def test_what_fails_does_not_keep_the_others_waiting(words, made, capsys) -> None:
+    names = made(a=ResslError("step 7 is not finite; lower lr"), b=OSError("disk full"))
+    assert cli.main(words) == 2
+    assert names == ["a", "b", "c"]
+    shown = capsys.readouterr()
+    assert "1/3  a, x, seed 0: failed, step 7 is not finite; lower lr" in shown.out
+    assert "53.00 (n 1" in shown.out
+    assert shown.err.strip() == (
+        "ressl: 2 of 3 runs failed, the first of them a, x, seed 0: step 7 is not finite; lower lr"
+    )
+
+
+def test_the_only_run_says_what_went_wrong_as_it_is(words, made, capsys) -> None:
+    made(a=ResslError("step 7 is not finite; lower lr"))
+    assert cli.main([*words[:2], *words[3:], "--only", "a"]) == 2
+    assert capsys.readouterr().err.strip() == "ressl: step 7 is not finite; lower lr"
+
+
+def test_no_run_is_begun_that_would_not_be_done_in_time(words, made, tmp_path, capsys) -> None:
+    """The ledger knows a run of 120 s, all with 10 s of evaluation, of 16 epochs like these; c has half of them."""
+    cells = TABLES["second"].cells
+    short = Cell("c", "x", "demo", {"lr": 0.03, "epochs": 8})
+    TABLES["second"] = Table("second", "The second table", (cells[0], short))
+    write(tmp_path / "led", record(get_recipe("demo"), 60.0))
+    names = made()
+    assert cli.main([*words, "--minutes", "2"]) == 0
+    assert names == ["c"]
+    shown = capsys.readouterr().out
+    assert "a, x, seed 0: about 2 min" in shown
+    assert "c, x, seed 0: about 70 s" in shown
+    assert "2 left for another time: 2 minutes were too short for them" in shown
+    assert cli.main([*words, "--minutes", "4", "--jobs", "2", "--dry-run"]) == 0
+    assert names == ["c"]
+
+
+def test_time_that_passes_counts(made, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
+    takes = {"long": 50.0, "short": 5.0, "unknown": 0.0}
+    todo = [Job(Cell(name, "x", "demo"), get_recipe("demo")) for name in ("long", "short", "long", "short", "unknown")]
+    begun = []
+    for job in running.in_time(todo, 60.0, lambda job: takes[job.cell.row]):
+        begun.append(job.cell.row)
+        clock[0] += 20.0
+    assert begun == ["long", "short", "short"]  # and after 60 s not even what nobody has timed
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["lowshot"], "lowshot measures runs that other tables make; make it by itself, after them"),
+        (["figure-tsne", "figure-neighbours", "-o", "x.png"], "--out is one picture's; make one figure at a time"),
+        (["--minutes", "0"], "--minutes must be above 0, not 0"),
+        (["--minutes", "soon"], "--minutes"),
+        (["cost", "--minutes", "3"], "cost has no use for --minutes; leave it out"),
+        (["tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
+    ],
+)
+def test_mistakes_are_said_before_anything_is_made(more, said, words, made, tmp_path, capsys) -> None:
+    names = made()
+    tables = [] if "-o" in more else words[1:3]
+    assert cli.main(["reproduce", *tables, *more, *words[3:]]) == 2
+    assert said in capsys.readouterr().err
+    assert not names
+    assert not (tmp_path / "led").exists()
+
+
+def test_a_figure_whose_runs_had_no_time_is_not_drawn(tmp_path, monkeypatch, capsys) -> None:
+    led = tmp_path / "led"
+    write(led, *(record(get_recipe("cifar10").replace(method=method), 60.0) for method in ("ressl", "moco-v2")))
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "figure-tsne", "--minutes", "1", "--runs", str(tmp_path / "runs"), "--into", str(led)]
+    assert cli.main(words) == 2
+    assert "for which --minutes left no time; give it more" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
