@@ -28,6 +28,7 @@ NAV: dict[str, list[tuple[str, str]]] = {
         ("Export and load", "how-to/export.md"),
         ("Use with scikit-learn", "how-to/scikit-learn.md"),
         ("Own method", "how-to/own-method.md"),
+        ("Reproduce the paper", "how-to/reproduce.md"),
         ("On a cluster", "CLUSTER.md"),
     ],
     "Concepts": [("The paper beside the code", "concepts.md"), ("Architecture", "ARCHITECTURE.md")],

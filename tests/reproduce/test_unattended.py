@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,3 +137,24 @@ def test_a_figure_whose_runs_had_no_time_is_not_drawn(tmp_path, monkeypatch, cap
     assert cli.main(words) == 2
     assert "for which --minutes left no time; give it more" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTED = sorted(
+    {
+        words.split("#")[0].strip()
+        for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+        if path.name != "RESULTS.md"  # whose commands have a test of their own
+        for words in re.findall(r"(?:^    |`)ressl (reproduce [^`\n]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+)
+
+
+def test_commands_of_the_documentation_can_be_given(tmp_path, monkeypatch, capsys) -> None:
+    """Each of them, as a plan; --from takes a run that must be there first."""
+    given = [words for words in DOCUMENTED if "--from" not in words and "--help" not in words]
+    assert len(given) >= 8
+    monkeypatch.chdir(tmp_path)
+    for words in given:
+        assert cli.main([*shlex.split(words), "--dry-run"]) == 0, (words, capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
