@@ -60,6 +60,16 @@ def test_uniform_is_the_top_24_bits() -> None:
     assert u.tolist() == expected
 
 
+def test_several_streams_at_once_are_each_of_them() -> None:
+    rows, step = torch.tensor([0, 5, 2**40]), torch.tensor(7)
+    found = rng.uniforms(3, step, rows, 4, first=16, streams=3)
+    assert found.shape == (3, 3, 4)
+    for stream, one in enumerate(found, 16):
+        assert torch.equal(one, rng.uniform(3, step, rows, 4, stream))
+    compiled = torch.compile(rng.uniforms, fullgraph=True)
+    assert torch.equal(compiled(3, step, rows, 4, 16, 3), found)  # its 64-bit products, too
+
+
 def test_tensors_and_numbers_give_the_same_draws() -> None:
     rows = torch.arange(10)
     assert torch.equal(rng.bits(3, 4, rows, 2, 1), rng.bits(torch.tensor(3), torch.tensor(4), rows, 2, 1))

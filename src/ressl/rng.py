@@ -32,6 +32,12 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
+def _places(count: int, device: torch.device) -> Tensor:
+    """1, 2, ... ``count``, int64."""
+    # The idle `| 0` keeps the compiler from folding a product with them into 32-bit index arithmetic (torch 2.11).
+    return torch.arange(1, count + 1, dtype=torch.int64, device=device) | 0
+
+
 def _scalar(value: Tensor | int, device: torch.device) -> Tensor:
     # full, not as_tensor: a fill can be captured in a CUDA graph, a copy from the host cannot.
     return value if isinstance(value, Tensor) else torch.full((), value, dtype=torch.int64, device=device)
@@ -39,18 +45,30 @@ def _scalar(value: Tensor | int, device: torch.device) -> Tensor:
 
 def bits(seed: Tensor | int, step: Tensor | int, rows: Tensor, columns: int, stream: int) -> Tensor:
     """64 random bits for each of ``rows`` (R, int64) and each column: R x columns, int64."""
+    return _bits(seed, step, rows, columns, _scalar(stream + 1, rows.device))
+
+
+def _bits(seed: Tensor | int, step: Tensor | int, rows: Tensor, columns: int, stream: Tensor) -> Tensor:
+    """Of one stream (a number from 1, no dimension) or of several (S x 1): R x columns, or S x R x columns."""
     device = rows.device
-    key = _mix(_scalar(seed, device) ^ _mix(_scalar(stream + 1, device) * _GAMMA))
+    key = _mix(_scalar(seed, device) ^ _mix(stream * _GAMMA))
     key = _mix(key + _scalar(step, device))
-    key = _mix(key + rows)[:, None]  # R x 1
-    # The idle `| 0` keeps the compiler from folding the product below into 32-bit index arithmetic (torch 2.11).
-    counter = torch.arange(1, columns + 1, dtype=torch.int64, device=device) | 0
-    return _mix(key + counter * _GAMMA)
+    key = _mix(key + rows)[..., None]
+    return _mix(key + _places(columns, device) * _GAMMA)
 
 
 def uniform(seed: Tensor | int, step: Tensor | int, rows: Tensor, columns: int, stream: int) -> Tensor:
     """Uniform numbers in [0, 1): R x columns, float32 (24 random bits each)."""
-    return _shift(bits(seed, step, rows, columns, stream), 40).to(torch.float32) * 2.0**-24
+    return _uniform(bits(seed, step, rows, columns, stream))
+
+
+def uniforms(seed: Tensor | int, step: Tensor | int, rows: Tensor, columns: int, first: int, streams: int) -> Tensor:
+    """:func:`uniform` of ``streams`` streams from the ``first`` on, in as many operations as one: S x R x columns."""
+    return _uniform(_bits(seed, step, rows, columns, (_places(streams, rows.device) + first)[:, None]))
+
+
+def _uniform(bits: Tensor) -> Tensor:
+    return _shift(bits, 40).to(torch.float32) * 2.0**-24
 
 
 def permutation(seed: Tensor | int, step: Tensor | int, n: int, stream: int, device: torch.device | str) -> Tensor:

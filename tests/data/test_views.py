@@ -298,3 +298,23 @@ def test_views_of_one_kind_are_made_together_and_are_the_same() -> None:
         made.append(together[v].shape[-1])
     assert made == [32, 16, 32, 16, 32]
     assert not torch.equal(together[0], together[2])
+
+
+def test_views_that_are_cut_alike_are_cut_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weak and a strong one, but not one of another size; the numbers are those of each alone."""
+    cuts: list[tuple[int, int]] = []
+    geometry = View.geometry
+
+    def noted(view: View, images: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        cuts.append((len(images), view.size))
+        return geometry(view, images, u)
+
+    kinds = [WEAK, STRONG, replace(STRONG, size=16)]
+    images, rows = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8), torch.arange(6)
+    views = Views(kinds, MEAN, STD, seed=1)
+    alone = [normalize(view(images, u), MEAN, STD) for view, u in zip(kinds, views.draws(3, rows), strict=True)]
+    monkeypatch.setattr(View, "geometry", noted)
+    made = views(images, 3, rows)
+    assert cuts == [(12, 32), (6, 16)]
+    for one, other in zip(made, alone, strict=True):
+        assert torch.equal(one, other)

@@ -227,35 +227,36 @@ class Views:
         for view in views:
             view.validate()
         self.views, self.mean, self.std, self.seed = tuple(views), tuple(mean), tuple(std), seed
+        self._bare = tuple(view.weakened() for view in views)  # a weak and a strong view are cut alike
 
     def draws(self, step: int | Tensor, rows: Tensor, columns: int = View.COLUMNS) -> list[Tensor]:
         """For each view B x COLUMNS uniforms or the first few; a loader's worker takes its boxes from the same ones."""
-        return [rng.uniform(self.seed, step, rows, columns, rng.VIEWS + v) for v in range(len(self.views))]
+        return list(rng.uniforms(self.seed, step, rows, columns, rng.VIEWS, len(self.views)).unbind())
 
     def __call__(self, images: Tensor, step: int | Tensor, rows: Tensor) -> list[Tensor]:
         """Images B x 3 x H x W whose places in the global batch are ``rows`` (B, int64) -> one tensor per view."""
-        images = augment.to_float(images)
         draws = self.draws(step, rows)
-        return self._made(lambda view, alike: view(_of([images] * len(draws), alike), _of(draws, alike)))
+        cut = lambda view, alike: view.geometry(_of([images] * len(draws), alike), _of(draws, alike))
+        return self._finished(_by_kind(self._bare, cut), draws)
 
     def finish(self, crops: Sequence[Tensor], step: int | Tensor, rows: Tensor) -> list[Tensor]:
         """The rest, for crops (one tensor per view) that a worker cut and resized but did not flip."""
         draws = self.draws(step, rows)
+        cut = lambda view, alike: view.finish_geometry(_of(crops, alike), _of(draws, alike))
+        return self._finished(_by_kind(self._bare, cut), draws)
 
-        def made(view: View, alike: list[int]) -> Tensor:
-            u = _of(draws, alike)
-            return view.photometric(view.finish_geometry(_of(crops, alike), u), u)
+    def _finished(self, crops: Sequence[Tensor], draws: Sequence[Tensor]) -> list[Tensor]:
+        coloured = lambda view, alike: view.photometric(_of(crops, alike), _of(draws, alike))
+        return _by_kind(self.views, lambda view, alike: normalize(coloured(view, alike), self.mean, self.std))
 
-        return self._made(made)
 
-    def _made(self, make: Callable[[View, list[int]], Tensor]) -> list[Tensor]:
-        """All views, normalised; those of one kind in one go, which is half the work to compile where there are two."""
-        found: dict[int, Tensor] = {}
-        for view in dict.fromkeys(self.views):
-            alike = [v for v, other in enumerate(self.views) if other == view]
-            made = normalize(make(view, alike), self.mean, self.std)
-            found |= zip(alike, made.chunk(len(alike)), strict=True)
-        return [found[v] for v in range(len(self.views))]
+def _by_kind(views: Sequence[View], make: Callable[[View, list[int]], Tensor]) -> list[Tensor]:
+    """A tensor for each view, those of one kind made in one go: half the work to compile where there are two."""
+    found: dict[int, Tensor] = {}
+    for view in dict.fromkeys(views):
+        alike = [v for v, other in enumerate(views) if other == view]
+        found |= zip(alike, make(view, alike).chunk(len(alike)), strict=True)
+    return [found[v] for v in range(len(views))]
 
 
 def _of(each: Sequence[Tensor], which: list[int]) -> Tensor:
