@@ -28,6 +28,7 @@ from ressl.engine.graphs import GraphedBody
 from ressl.engine.lookahead import LookAhead
 from ressl.engine.loop import Rhythm
 from ressl.engine.step import TrainStep
+from ressl.engine.streams import on_device
 from ressl.recipes import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
@@ -59,21 +60,27 @@ def scout(task: dict[str, Any]) -> None:
     pictures = torch.zeros(task["pictures"], dtype=torch.uint8, device=place)
     source = ArraySource("", pictures, labels, [str(i) for i in range(task["classes"] or 0)])
     loader = ResidentLoader(source, recipe.batch_size, place, recipe.seed)
-    step = build_step(recipe, build_method(recipe), loader, settings, place)
-    hollow(step)
-    accelerate(step, settings.engine, ideas=replace(ALL_IDEAS, fused_norms=False), exact=settings.exact)
-    take(step, whole=task["part"] == "rest")
+    with on_device(place):  # kernels of ours and a card's name in the caches are those of the current one
+        step = build_step(recipe, build_method(recipe), loader, settings, place)
+        shown = hollow(step)
+        accelerate(step, settings.engine, ideas=replace(ALL_IDEAS, fused_norms=False), exact=settings.exact)
+        take(step, task["part"] == "rest", shown)
 
 
-def hollow(step: TrainStep) -> None:
-    """Let the networks of ``step`` give zeros of the shape they would give."""
+def hollow(step: TrainStep) -> list[Tensor]:
+    """Let the networks of ``step`` give zeros of the shape they would give; returns what they will be shown."""
+    shown: list[Tensor] = []
     for child in step.method.children():
         if any(True for _ in child.parameters()):
-            child.forward = _zeros(child)
+            child.forward = _zeros(child, shown)
+    return shown
 
 
-def take(step: TrainStep, whole: bool) -> None:
-    """The first step, without an optimiser and with black views; or the views alone."""
+def take(step: TrainStep, whole: bool, shown: Sequence[Tensor] = ()) -> None:
+    """The first step, without an optimiser and with black views; or the views alone.
+
+    ``shown``: as :func:`hollow` returned it.
+    """
     step.grad_norm = lambda: torch.zeros((), device=step.device)  # type: ignore[method-assign]
     step.optimiser.step = lambda: None  # type: ignore[method-assign, assignment]
     step.begin_epoch(0)
@@ -84,28 +91,30 @@ def take(step: TrainStep, whole: bool) -> None:
     body = step.body.plain if isinstance(step.body, GraphedBody) else step.body
     if isinstance(step.prepare, LookAhead):
         with step.prepare.in_the_dark():
-            first_layers(step, step.prepare.views)
             body(None)
+            first_layers(step, shown)
     else:
         body(None)
 
 
-def first_layers(step: TrainStep, views: Sequence[Tensor]) -> None:
-    """Of networks that our kernels run; what their first layer reads is compiled, too."""
+def first_layers(step: TrainStep, shown: Sequence[Tensor]) -> None:
+    """Of networks that our kernels run; what their first layer reads is compiled, too: of views one by one or several
+    together, as the method shows them."""
     seen = torch.compile(stem_columns), torch.compile(stem_pixels)
     with torch.no_grad(), torch.autocast(step.device.type, dtype=step.precision):
-        for view in {view.shape: view for view in views}.values():
+        for view in {(view.shape, view.stride()): view for view in shown if view.ndim == 4}.values():
             for part in step.method.modules():
                 if isinstance(part, ResNet):
                     stem(part.conv1, view, *seen)
 
 
-def _zeros(network: nn.Module) -> Callable[..., Any]:
+def _zeros(network: nn.Module, shown: list[Tensor]) -> Callable[..., Any]:
     """A network's outputs by shape alone: a copy without memory tells it."""
     sketch = copy.deepcopy(network).to("meta")
 
     def forward(*args: Any, **named: Any) -> Any:
         given = _tensors(args)
+        shown.extend(given)
         made = sketch.to(given[0].dtype)(*_on(args, "meta"), **named)
         return _on(made, given[0].device)
 

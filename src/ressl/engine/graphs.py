@@ -16,6 +16,7 @@ from ressl.data.batches import Batch
 from ressl.engine import scouts
 from ressl.engine.ahead import Rehearsal
 from ressl.engine.compiling import wake_compiler
+from ressl.engine.generators import random_states, set_random_states
 from ressl.engine.lookahead import LookAhead
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
@@ -96,14 +97,18 @@ class GraphedBody:
     def _capture(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
         self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
         side, start = torch.cuda.Stream(self.step.device), Start(self.watcher)
+        drawn = random_states(self.step.device)
         with beside(side):
             if self.rehearsal is not None:
                 self._make_ready(self.rehearsal, fixed, start)
+            else:
+                _helped(self.step.device)
             start.next("compiling the step")
             for _ in range(WARM_UP):
                 self.plain(fixed)
         join(side)
         put_back()
+        set_random_states(drawn, self.step.device)  # a rehearsal draws, and so may a method
         torch.cuda.synchronize(self.step.device)
         start.next("capturing it")
         torch._C._cuda_clearCublasWorkspaces()  # of the streams that warmed up; those of the graph are its own
@@ -119,8 +124,7 @@ class GraphedBody:
 
         def views() -> None:
             start.next("compiling the views")
-            if not scouts.back():
-                wake_compiler(self.step.device)  # a method of the user's, for example, which they do not know
+            _helped(self.step.device)
             self.step.prepare(fixed)
 
         def networks() -> None:
@@ -134,6 +138,12 @@ class GraphedBody:
 
         for part in (networks, views) if scouts.out() else (views, networks):
             part()
+
+
+def _helped(device: torch.device) -> None:
+    """Wait for those who compile ahead; where they did not, the compiler gets helpers of its own."""
+    if not scouts.back():
+        wake_compiler(device)  # a method of the user's, for example, which they do not know
 
 
 @contextlib.contextmanager
