@@ -119,11 +119,15 @@ def test_pieces_of_parts_are_measured_alone_and_kept_one_by_one(monkeypatch):
 
 @pytest.mark.parametrize(
     ("word", "answer"),
-    [("engines:graf", "unknown piece of 'engines' 'graf'; did you mean 'graph'"), ("loss:x", "has no pieces")],
+    [
+        ("engines:graf", "unknown piece of 'engines' 'graf'; did you mean 'graph'"),
+        ("loss:x", "has no pieces"),
+        ("engines:graph", "a CUDA graph needs a GPU, and there is none here"),
+    ],
 )
 def test_an_unknown_piece_of_a_part_is_said(word, answer):
     with pytest.raises(ResslError, match=answer):
-        suite.chosen_parts([word])
+        suite.bench(parts=("ceilings", word), device=CPU, workers=0, say=lambda text: pytest.fail("too late"))
 
 
 def test_the_loader_is_measured_with_and_without_a_step():
