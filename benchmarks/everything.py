@@ -53,7 +53,7 @@ def measurements(data: Path, into: Path, runs: Path, photos: Path | None) -> lis
     cold = [sys.executable, str(HERE / "cold.py"), "--out", str(runs / "cold"), *to]
     steps = [
         Step("cold", 4.5, [*cold, "cifar10", "--data", str(data / "cifar10")]),
-        Step("tests", 6.0, [sys.executable, "-m", "pytest", "-q", str(HERE.parent / "tests" / "gpu")]),
+        Step("tests", 4.0, [sys.executable, "-m", "pytest", "-q", "-n", "4", str(HERE.parent / "tests" / "gpu")]),
         Step("bench-cifar10", 7.0, [*bench, "cifar10", *to], warm=True),
         Step("bench-tiny", 1.0, [*bench, "tiny-imagenet", *to, "--parts", "ceilings", "engines:graph"], warm=True),
         Step(
