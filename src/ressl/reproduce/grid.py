@@ -78,7 +78,7 @@ def jobs(
             "lists them"
         )
     made = []
-    for seed in seeds:
+    for seed in dict.fromkeys(seeds):  # one that is named twice is still one run
         for cell in chosen:
             changes: dict[str, Any] = dict(cell.changes) | {"seed": seed}
             recipe = get_recipe(cell.recipe)
@@ -111,8 +111,8 @@ def each_once(planned: Sequence[Job]) -> list[Job]:
 
 
 def read(record: dict[str, Any], cell: Cell) -> tuple[float, float | None] | None:
-    """(last, best) of a cell in a record of its run; None where that has not been evaluated."""
-    evaluations = record["evaluations"]
+    """(last, best) of a cell in a record of its run; None where that has not been evaluated as its recipe says."""
+    evaluations = {name: found for name, found in record["evaluations"].items() if not found.get("changed")}
     if not cell.on:
         found = evaluations.get(LINEAR)
         return None if found is None else (found["last"], found["best"])
