@@ -148,9 +148,9 @@ class Ledger:
         return (record for records in self.records.values() for record in records)
 
     def find(self, job: Job) -> dict[str, Any] | None:
-        """The newest record of a job that has been evaluated."""
+        """The newest record of a job that has been evaluated, one of the whole data set before others."""
         found = [r for r in self.records.get(job.key, ()) if read(r, job.cell) is not None]
-        return max(found, key=lambda r: r["finished"]) if found else None
+        return max(found, key=lambda r: (not r.get("lacking"), r["finished"])) if found else None
 
     def cost(self, name: str, gpu: str | None = None, seconds: float = 0.0) -> dict[str, Any] | None:
         """The fullest measurement of that name, on that card or on any, the longest and newest of such; no toys."""
@@ -193,6 +193,7 @@ class Summary:
     best: float | None  # of the linear evaluation
     spread: float | None  # standard deviation over seeds
     n: int
+    partial: bool = False  # whether pictures were lacking: no number to put beside the paper's
 
     @classmethod
     def of(cls, records: Sequence[dict[str, Any]], cell: Cell) -> Summary | None:
@@ -206,13 +207,15 @@ class Summary:
             statistics.fmean(best) if best else None,
             statistics.stdev(last) if len(last) > 1 else None,
             len(last),
+            any(record.get("lacking") for record in records),
         )
 
     def text(self) -> str:
         """``90.02 ± 0.11 (n 3, best 90.15)``"""
         spread = "" if self.spread is None or math.isnan(self.spread) else f" ± {self.spread:.2f}"
         best = "" if self.best is None else f", best {self.best:.2f}"
-        return f"{self.last:.2f}{spread} (n {self.n}{best})"
+        part = ", on part of the data" if self.partial else ""
+        return f"{self.last:.2f}{spread} (n {self.n}{best}{part})"
 
 
 def summaries(ledger: Ledger, planned: Sequence[Job]) -> list[tuple[Cell, Summary | None]]:

@@ -66,6 +66,7 @@ class Pretrain(Head):
     seconds: float
     jobs: NotRequired[int]
     steps: int
+    lacking: NotRequired[int]
     precision: str
     engine: str
     peak_memory_gb: float | None
