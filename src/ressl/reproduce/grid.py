@@ -155,7 +155,8 @@ class Ledger:
     def cost(self, name: str, gpu: str | None = None, seconds: float = 0.0) -> dict[str, Any] | None:
         """The fullest measurement of that name, on that card or on any, the longest and newest of such; no toys."""
         spent = lambda record: record.get("seconds", 0.0)  # on each row
-        fit = lambda r: r["name"] == name and not r["small"] and gpu in (None, r["environment"].get("gpu"))
+        there = lambda r: r["name"] == name and r["rows"] and not r["small"]
+        fit = lambda r: there(r) and gpu in (None, r["environment"].get("gpu"))
         found = [record for record in self.costs if fit(record) and spent(record) >= seconds]
         return max(found, key=lambda r: (len(r["rows"]), spent(r), r["started"]), default=None)
 
