@@ -8,6 +8,7 @@ import pytest
 
 from ressl.recipes import Recipe, get_recipe
 from ressl.reproduce.grid import jobs
+from ressl.reproduce.ledger import identity
 from ressl.reproduce.tables import TABLES
 
 
@@ -32,6 +33,18 @@ def test_an_ablation_changes_what_its_table_varies_and_nothing_else(name: str, m
         small = job.cell.recipe.startswith("cifar")
         assert made.options["teacher_momentum"] == (0.99 if small else 0.996)
         assert named.options["queue_size"] == (4096 if small else 16384)
+
+
+def test_a_run_that_somebody_else_launched_is_the_cell_s_too() -> None:
+    """As docs/CLUSTER.md has it: trained by its recipe's name, on any number of processes, and recorded."""
+    for table, only, name, method in (
+        ("imagenet", "ReSSL, ResNet-50", "imagenet-r50", "ressl"),
+        ("imagenet", "ReSSL, 4 crops, ResNet-50", "imagenet-r50-4crops", "ressl"),
+        ("imagenet", "BYOL, ResNet-50", "imagenet-r50", "byol"),
+        ("table1", "supervised, Tiny ImageNet", "tiny-imagenet", "supervised"),
+    ):
+        (job,) = jobs(TABLES[table], only=only)
+        assert identity(get_recipe(name).replace(method=method)) == job.key
 
 
 def test_what_the_page_says_of_other_methods_is_what_their_rows_train_with() -> None:
