@@ -131,7 +131,8 @@ def _pretrain(
     with team.first():
         source = open_source(chosen.data, split, settings.data)
     whole = SAMPLES.get(chosen.data, 0) if split == pretrain_split(chosen.data) else 0
-    if len(source) < whole:
+    lacking = max(0, whole - len(source))
+    if lacking:
         display.message(
             f"warning: {len(source):,} of the {whole:,} pictures of {chosen.data}; not the paper's experiment"
         )
@@ -153,6 +154,7 @@ def _pretrain(
             "data": str(Path(settings.data).resolve()) if settings.data else None,
             "started": now(),
         }
+        facts |= {"lacking": lacking} if lacking else {}
         named = {"launch": launch()} if launch() else {}
         facts |= {"rhythm": asdict(settings.rhythm), "asked": {key: getattr(settings, key) for key in ASKED}}
         run = Run.create(out or default_out(chosen), chosen, {**facts, **named})

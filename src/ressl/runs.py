@@ -45,7 +45,7 @@ ORDER = (
 # of run.json, what is counted on; what is of another kind does not count
 _FACTS: dict[str, Any] = {
     **dict.fromkeys(("data", "started", "finished", "launch", "engine", "precision"), str),
-    **{"seconds": (int, float), "steps": int, "jobs": int, "environment": dict},
+    **{"seconds": (int, float), "steps": int, "jobs": int, "lacking": int, "environment": dict},
 }
 
 

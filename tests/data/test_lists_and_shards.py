@@ -89,6 +89,23 @@ def test_train_and_val_lists_are_two_splits(make_folder: Callable[..., Path]) ->
         open_source("list", "test", train)
 
 
+def test_a_folder_of_lists_is_its_lists(make_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root, source = folder(make_folder)
+    assert source.labels is not None
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    for name in ("train.txt", "val.txt"):
+        label = [source.classes[c] for c in source.labels.tolist()]
+        (lists / name).write_text("".join(f"{source.identify(i)}\t{label[i]}\n" for i in range(len(source))))
+    assert guess_data(lists) == "list"
+    for data in ("list", "imagenet"):  # so 'ressl reproduce --data', a folder per set, takes lists as well
+        assert splits(data, lists) == {"train", "test"}
+        for split in ("train", "test"):
+            assert_same(source, open_source(data, split, lists))
+    (root / "train.txt").write_text("elsewhere.png\n")
+    assert guess_data(root) == "folder"  # lists beside pictures
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [(b"", "lists no pictures"), (b"a.jpg\nnotes\n", "line 2"), (b"\0\1\2", "no list"), (b"a.exe 3\n", "line 1")],

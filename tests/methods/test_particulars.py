@@ -7,8 +7,10 @@ import math
 
 import pytest
 import torch
+from sklearn.metrics import accuracy_score
 from written import B, D, make, mean, moco, pictures, student, teacher, unit, wanted_by
 
+from ressl.console import summary
 from ressl.methods import METHODS
 from ressl.methods.localagg import aggregation
 from ressl.methods.pcl_v2 import concentration
@@ -137,3 +139,12 @@ def test_cpc_keeps_its_filters_at_a_mean_of_zero() -> None:
     assert largest() < 1e-6
     features = method.backbone(torch.randn(64, 3, 16, 16)).detach()
     assert torch.corrcoef(features).mean() < 0.9  # and patches do not all look alike
+
+
+def test_the_accuracy_of_supervised_training_is_shown_in_percent() -> None:
+    method, (view,) = make("supervised"), pictures(1)
+    guess = method.classifier(method.backbone(view)).argmax(1)
+    labels = guess.clone()
+    labels[:2] = (guess[:2] + 1) % 4  # two of six are wrong
+    shown = {name: float(value) for name, value in method([view], labels=labels).logs.items()}
+    assert summary(shown) == f"top-1 {100 * accuracy_score(labels, guess):.2f} %" == "top-1 66.67 %"

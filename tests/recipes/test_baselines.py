@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torchvision import transforms
 
 from ressl.errors import ResslError
 from ressl.methods import METHODS
+from ressl.nn import build_backbone
 from ressl.recipes import RECIPES, Recipe, get_recipe, method_options
 from ressl.recipes.baselines import BASELINES, DEMO, PAPER
 
@@ -64,6 +66,30 @@ def test_table_1_and_the_appendix(name: str, place: int) -> None:
         (view,) = recipe.views
         assert (view.crop, view.pad, view.flip, view.jitter) == (None, recipe.image_size // 8, 0.5, 0.0)
         assert recipe.options["num_classes"] == (10, 100, 10, 200)[place]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("base", ["imagenet-r50", "imagenet-r18"])
+def test_on_imagenet_all_are_evaluated_as_swav_evaluates(base: str, name: str) -> None:
+    linear = get_recipe(base).replace(method=name).linear
+    assert (linear.schedule, linear.lr, linear.epochs, linear.nesterov) == ("cosine", 0.3, 100, False)
+    assert (linear.batch_size, linear.scale, linear.resize) == (256, (0.08, 1.0), 256)
+
+
+def test_photographs_are_cropped_at_random_under_supervision() -> None:
+    """As torchvision's reference training has it; whole pictures shifted by a border are for CIFAR."""
+    (view,) = get_recipe("imagenet-r50").replace(method="supervised").views
+    usual = transforms.RandomResizedCrop(224)
+    assert (view.size, view.crop, view.ratio) == (usual.size[0], usual.scale, usual.ratio)
+    assert (view.pad, view.flip, view.jitter) == (0, 0.5, 0.0)
+    (view,) = get_recipe("tiny-imagenet").replace(method="supervised").views
+    assert (view.crop, view.pad) == (None, 8)
+
+
+@pytest.mark.parametrize("base", ["cifar10", "imagenet-r50", "imagenet-r18"])
+def test_the_head_of_simclr_is_as_wide_as_the_features(base: str) -> None:
+    recipe = get_recipe(base).replace(method="simclr")
+    assert recipe.options["hidden_dim"] == build_backbone(recipe.backbone, recipe.stem, recipe.width).features_dim
 
 
 def test_what_is_asked_for_wins_over_the_method_s_settings() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from invented import pictures
 from PIL import Image
 
 from ressl.recipes import get_recipe, method_options
@@ -35,14 +36,6 @@ def shrunk() -> Callable[..., Any]:
         return replace(table, cells=tuple(map(small, table.cells)))
 
     return shrink
-
-
-def pictures(n: int, side: int, seed: int) -> np.ndarray:
-    """n pictures of two classes by turns, which differ in colour: N x side x side x 3."""
-    images = np.random.default_rng(seed).integers(0, 120, (n, side, side, 3), dtype=np.uint8)
-    images[::2, ..., 0] += 130
-    images[1::2, ..., 2] += 130
-    return images
 
 
 @pytest.fixture

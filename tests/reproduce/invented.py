@@ -1,10 +1,12 @@
-"""Records as the program writes them, with invented numbers."""
+"""Records as the program writes them, with invented numbers; and invented pictures."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ressl.recipes import Recipe, get_recipe
 from ressl.recipes.typed import plain
@@ -60,3 +62,11 @@ def a_kills() -> dict[str, Any]:
         "lost": 250, "knn": 88.0, "twin": {"losses": 780, "equal": 2, "largest_difference": 0.02, "knn": 88.5},
         "evaluations": {"linear": {"last": 90.0, "best": 90.1, "seconds": 15.0}},
     }  # fmt: skip
+
+
+def pictures(n: int, side: int, seed: int) -> np.ndarray:
+    """n pictures of two classes by turns, which differ in colour: N x side x side x 3."""
+    images = np.random.default_rng(seed).integers(0, 120, (n, side, side, 3), dtype=np.uint8)
+    images[::2, ..., 0] += 130
+    images[1::2, ..., 2] += 130
+    return images

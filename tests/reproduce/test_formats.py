@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invented import pictures
+from PIL import Image
 
 from ressl import cli
 from ressl.engine.signals import Interrupted
@@ -40,6 +42,57 @@ def test_stl10_learns_from_unlabelled_pictures_too(tmp_path, words, shrunk, monk
     assert "| 85.88 |" in line
 
 
+def cifar100(root: Path) -> None:
+    """The binary version: a coarse label, a fine label, and the channels of a picture one after the other."""
+    root.mkdir(parents=True)
+    for part, n in (("train", 40), ("test", 10)):
+        planes = pictures(n, 32, n).transpose(0, 3, 1, 2).reshape(n, -1)
+        rows = [bytes((0, i % 2)) + row.tobytes() for i, row in enumerate(planes)]
+        (root / f"{part}.bin").write_bytes(b"".join(rows))
+    (root / "fine_label_names.txt").write_text("".join(f"fine{i}\n" for i in range(100)))
+
+
+def tiny_imagenet(root: Path) -> None:
+    """Labels of the validation pictures in a file; a test folder whose pictures have none."""
+    classes = ("n01443537", "n01629819")
+    for i, picture in enumerate(pictures(70, 64, 1)):
+        label = classes[i % 2]
+        part = "train" if i < 40 else "val" if i < 50 else "test"
+        folder = root / part / (f"{label}/images" if part == "train" else "images")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / f"{part}_{i}.JPEG")
+        if part == "val":
+            with (root / "val" / "val_annotations.txt").open("a") as file:
+                file.write(f"val_{i}.JPEG\t{label}\t0\t0\t62\t62\n")
+
+
+@pytest.mark.parametrize(
+    ("column", "make", "folder", "whole"),
+    [
+        ("CIFAR-100", cifar100, "cifar100/cifar-100-binary", 50_000),
+        ("Tiny ImageNet", tiny_imagenet, "tiny-imagenet/tiny-imagenet-200", 100_000),
+    ],
+)
+def test_a_part_of_a_data_set_is_no_number_of_the_paper(
+    tmp_path, words, data, shrunk, monkeypatch, capsys, column: str, make: Callable[[Path], None], folder: str, whole
+) -> None:
+    make(data / folder)
+    monkeypatch.setitem(TABLES, "table3", shrunk(TABLES["table3"]))
+    assert cli.main(["reproduce", "table3", "--only", f"weak teacher, {column}", *words]) == 0
+    (record,) = records(tmp_path / "led")
+    assert (record["steps"], record["lacking"]) == (2, whole - 40)
+    assert record["evaluations"]["linear"]["test_pictures"] == 10
+    said = f"{record['evaluations']['linear']['last']:.2f} (n 1, best {record['evaluations']['linear']['best']:.2f}"
+    assert f"{said}, on part of the data)" in page(Ledger(tmp_path / "led"))
+    assert " ".join(capsys.readouterr().out.split()).count("part of the data") == 1  # the table that is shown
+    full = record | {"lacking": 0, "finished": "2020-01-01T00:00:00Z"}
+    (tmp_path / "led" / "whole.json").write_text(json.dumps(full))
+    (job,) = jobs(TABLES["table3"], only=f"weak teacher, {column}")
+    found = Ledger(tmp_path / "led").find(job)
+    assert found is not None
+    assert found["lacking"] == 0  # though it is the older one
+
+
 @pytest.mark.parametrize("only", ["ReSSL, 5 crops", "MoCo v2 | ResNet-18"])
 def test_imagenet_trains_from_jpeg_files(tmp_path, words, shrunk, monkeypatch, capsys, streamed, only: str) -> None:
     monkeypatch.setitem(TABLES, "imagenet", shrunk(TABLES["imagenet"]))
@@ -67,8 +120,8 @@ def test_lowshot_measures_one_run_by_four_numbers(tmp_path, words, lowshot, caps
     shown = capsys.readouterr().out
     assert "1 run, 0 of them in the ledger, 1 to make" in shown
     text = page(Ledger(tmp_path / "led"))
-    assert f"| ReSSL | K 16 | 79.17 | {rows[16]['mean']:.2f} (n 1) |" in text
-    assert f"| ReSSL | all labels | 86.31 | {rows[None]['mean']:.2f} (n 1) |" in text
+    assert f"| ReSSL | K 16 | 79.17 | {rows[16]['mean']:.2f} (n 1, on part of the data) |" in text
+    assert f"| ReSSL | all labels | 86.31 | {rows[None]['mean']:.2f} (n 1, on part of the data) |" in text
     assert "`ressl reproduce lowshot --only 'ReSSL, K 16' --seeds 0 --into mine` |" in text
     assert "STL-10, Tiny ImageNet and ImageNet have not been measured" in text
     monkeypatch.setattr(running, "make", lambda *a: pytest.fail("made again"))
@@ -89,7 +142,7 @@ def test_lowshot_of_a_run_on_any_labelled_folder_is_accuracy(tmp_path, words, lo
     assert found["measure"] == "top-1"
     assert found["settings"]["shots"] == list(SvmProtocol().shots)
     shown = capsys.readouterr().out
-    assert f"{found['by_shots'][0]['mean']:.2f} (n 1)" in shown
+    assert f"{found['by_shots'][0]['mean']:.2f} (n 1" in shown
     assert "76.14" not in shown  # that is VOC07's
     assert str(tmp_path) not in json.dumps(record)
 

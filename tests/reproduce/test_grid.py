@@ -18,7 +18,7 @@ from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError
 from ressl.recipes import get_recipe
 from ressl.reproduce import grid, running
-from ressl.reproduce.grid import Job, Ledger, Summary, each_once, identity, jobs
+from ressl.reproduce.grid import Job, Ledger, Summary, each_once, identity, jobs, summaries
 from ressl.reproduce.page import changes, command, page
 from ressl.reproduce.tables import TABLES, Cell, Table
 
@@ -128,6 +128,30 @@ def test_the_newest_evaluated_record_of_the_experiment_is_found(tmp_path: Path) 
     found = ledger.find(job)
     assert found is not None
     assert found["evaluations"]["linear"]["last"] == 81.0
+
+
+def test_an_evaluation_with_other_settings_is_not_the_cell_s(tmp_path: Path) -> None:
+    """As 'ressl evaluate RUN --protocol linear --epochs 5' leaves it; the record of a run has one of a name."""
+    job, shot = jobs(TABLES["table3"])[0], jobs(TABLES["lowshot"])[0]
+    told, svm = record_of(job, 82.0), record_of(shot, 0.0)
+    told["evaluations"]["linear"] |= {"changed": {"epochs": 5}}
+    rows = [{"shots": shots, "mean": 70.0} for shots in (16, 32, 64, None)]
+    svm["evaluations"] = {"svm-on-voc07": {"protocol": "svm", "data": "voc07", "place": "x", "by_shots": rows}}
+    assert write(tmp_path / "one", told, svm).find(job) is None
+    found = write(tmp_path / "two", told, record_of(job, 81.0), svm).find(job)
+    assert found is not None
+    assert found["evaluations"]["linear"]["last"] == 81.0
+    assert Ledger(tmp_path / "two").find(shot) is not None
+    svm["evaluations"]["svm-on-voc07"]["changed"] = {"C": 8.0}
+    assert write(tmp_path / "three", svm).find(shot) is None
+
+
+def test_a_seed_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    planned = jobs(TABLES["table3"], only="weak teacher, CIFAR-10", seeds=(0, 0, 1))
+    ledger = write(tmp_path, *[record_of(job, 80.0 + job.recipe.seed) for job in planned])
+    ((_, summary),) = summaries(ledger, planned)
+    assert summary is not None
+    assert (summary.n, summary.last) == (2, 80.5)
 
 
 def test_a_record_from_before_a_field_existed_is_still_its_experiment(tmp_path: Path) -> None:

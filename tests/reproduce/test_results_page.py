@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from invented import a_kills, cost, record, write
+from invented import MACHINE, a_kills, cost, record, write
 from PIL import Image
 
 from ressl import cli
@@ -183,6 +183,22 @@ def test_speeds_are_those_of_the_fullest_and_newest_measurement(tmp_path: Path) 
     assert "- ReSSL / MoCo v2: **1.25** in time (paper 1.04)" in page(
         write(tmp_path / "other", cost("imagenet", {"MoCo v2": 500.0, "ReSSL": 400.0}))
     )
+
+
+def test_records_of_an_installed_program_name_no_commit(tmp_path: Path) -> None:
+    """It has none; and a measurement need not know its memory."""
+    machine = {key: value for key, value in MACHINE.items() if key != "commit"}
+    made = [cost(name, {"MoCo v2": 500.0, "ReSSL": 400.0}, environment=machine) for name in ("cifar10", "imagenet")]
+    other = cost("cifar10", {"MoCo v2": 50.0, "SwAV": 10.0}, environment=machine, started="2025-01-01T00:00:00Z")
+    for row in (row for measured in (*made, other) for row in measured["rows"]):
+        del row["peak_memory_gb"]
+    empty = cost("imagenet", {}, environment=machine, started="2027-01-01T00:00:00Z")
+    run = record(get_recipe("cifar10").replace(epochs=3), 50.0, commit=None, environment=machine)
+    text = page(write(tmp_path, *made, other, empty, run))
+    assert "`ressl cost cifar10`, some GPU, graph engine, bf16, batch 256, torch 2.11. Time" in text
+    assert "beside MoCo v2 with 50 images/s." in text
+    assert "| ReSSL |  | 0.003 | 400 |  |" in text
+    assert "None" not in text
 
 
 def test_speed_and_minutes_are_medians_over_the_seeds(tmp_path: Path) -> None:

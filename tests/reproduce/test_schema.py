@@ -61,6 +61,8 @@ MADE: dict[str, Callable[[], dict[str, Any]]] = {
     "kills": a_kills,
     "cost": lambda: cost("imagenet", {"MoCo v2": 5e3, "ReSSL": 4e3}),
 }
+MOVED = {"protocol": "transfer", "data": "cifar10"}
+THERE = {"data": "voc07", "train_pictures": 5, "test_pictures": 4}
 SPARE = {"jobs", "engines", "loader", "twin"}  # what a record of another day may lack
 
 
@@ -82,6 +84,10 @@ def test_nothing_may_be_missing_or_of_another_type(kind: str) -> None:
         ("pretrain", "evaluations.linear.last", "x", "evaluations.linear.last must be a number, not 'x'"),
         ("pretrain", "evaluations.linear.best", float("nan"), "evaluations.linear.best must be a number, not nan"),
         ("pretrain", "evaluations.svm-on-x", {"protocol": "svm"}, "evaluations.svm-on-x lacks data"),
+        ("pretrain", "evaluations.transfer", {"to": []}, "evaluations.transfer lacks data"),
+        ("pretrain", "evaluations.transfer", MOVED | {"to": [{}]}, "evaluations.transfer.to[0] lacks data"),
+        ("pretrain", "evaluations.transfer", MOVED | {"to": [THERE]}, "evaluations.transfer.to[0] lacks knn"),
+        ("pretrain", "evaluations.transfer", MOVED | {"to": [THERE | {"mAP": 1.0}]}, None),
         ("pretrain", "environment", {}, "environment lacks python"),
         ("pretrain", "environment", {k: v for k, v in MACHINE.items() if k != "gpu"}, "environment lacks gpu"),
         ("pretrain", "recipe.lr", "much", "lr wants a number, not 'much'"),
@@ -96,7 +102,7 @@ def test_nothing_may_be_missing_or_of_another_type(kind: str) -> None:
         ("cost", "rows", {"a": 1}, "rows must be a list, not {'a': 1}"),
     ],
 )
-def test_what_does_not_fit_is_said(kind: str, path: str, value: Any, says: str) -> None:
+def test_what_does_not_fit_is_said(kind: str, path: str, value: Any, says: str | None) -> None:
     made = copy.deepcopy(MADE[kind]())
     *above, last = path.split(".")
     place = made

@@ -6,7 +6,7 @@
 
 Paths are relative to the list's own folder. The label is what follows a tab, or the last word where the line does not
 end like a picture's name. Empty lines and lines that begin with # do not count. ``train.txt`` beside ``test.txt`` or
-``val.txt`` are two splits.
+``val.txt`` are two splits; the folder that holds them may be given instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ SUFFIXES = (".txt", ".tsv", ".lst", ".list")
 LIMIT = 1 << 30  # bytes; ten million pictures take about as many
 
 
+def list_at(path: Path) -> Path | None:
+    """The list that ``path`` is, or ``train.txt`` in it."""
+    if path.suffix.lower() in SUFFIXES and path.is_file():
+        return path
+    return next((file for suffix in SUFFIXES if (file := path / f"train{suffix}").is_file()), None)
+
+
 def list_splits(path: Path) -> set[str]:
+    path = list_at(path) or path
     return {"train"} | ({"test"} if _test_list(path) is not None else set())
 
 
@@ -38,6 +46,7 @@ def _test_list(path: Path) -> Path | None:
 
 
 def open_list(path: Path, split: str) -> FileSource:
+    path = list_at(path) or path
     paths, names = _read(path)
     # Labels mean the same in both splits: those of the training pictures.
     classes = sorted({name for name in names if name is not None}, key=_number_first)

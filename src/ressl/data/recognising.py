@@ -8,7 +8,7 @@ from pathlib import Path
 from ressl.data.arrays import array_classes
 from ressl.data.cifar import CIFAR10, CIFAR100, Cifar
 from ressl.data.folders import class_names, require_folder, split_folders
-from ressl.data.lists import SUFFIXES, open_list
+from ressl.data.lists import list_at, open_list
 from ressl.data.named import has_pictures, npz_of
 from ressl.data.shards import is_shards, open_shards
 
@@ -59,6 +59,6 @@ def _classes(path: Path) -> list[str]:
         folder = split_folders(path)["train"]
         require_folder(folder)
         return class_names(folder)
-    if path.is_file() and path.suffix.lower() in SUFFIXES:
+    if list_at(path) is not None:
         return open_list(path, "train").classes
     return open_shards(path, "train").classes if is_shards(path) else []

@@ -11,7 +11,7 @@ from ressl.data.arrays import array_splits, open_array
 from ressl.data.base import UNLABELLED, ArraySource, FileSource, Source
 from ressl.data.decode import BrokenImage, shown
 from ressl.data.folders import open_folder, pictures, require_folder, split_folders
-from ressl.data.lists import SUFFIXES, list_splits, open_list
+from ressl.data.lists import list_at, list_splits, open_list
 from ressl.data.named import (
     Opener,
     file_splits,
@@ -100,7 +100,7 @@ def _root(data: str, root: str | Path | None) -> Path:
 def guess_data(path: str | Path) -> str:
     """'folder', 'shards', 'list' or 'array', from what is there."""
     path = Path(path)
-    if path.suffix.lower() in SUFFIXES and path.is_file():
+    if _is_list(path):
         return "list"
     if is_shards(path) and not _pictures_in(path):
         return "shards"
@@ -148,11 +148,16 @@ def label_of(kind: str, place: str | None) -> str:
 def _held_as(data: str, where: Path) -> DataSet:
     """The set's own reader; or another's, where it lies as a list of files or as tar shards."""
     if data in ("imagenet", "tiny-imagenet") and (where.is_file() or where.is_dir()):
-        if where.suffix.lower() in SUFFIXES and where.is_file():
+        if _is_list(where):
             return DATA_SETS["list"]
         if is_shards(where) and not _pictures_in(where):
             return DATA_SETS["shards"]
     return _data_set(data)
+
+
+def _is_list(path: Path) -> bool:
+    """A list, or a folder of lists: one that has pictures, too, is theirs."""
+    return list_at(path) is not None and not _pictures_in(path)
 
 
 def _pictures_in(path: Path) -> bool:

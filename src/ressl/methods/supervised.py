@@ -32,5 +32,5 @@ class Supervised(Method):
         labels = wanted["labels"]
         logits = self.classifier(self.backbone(views[0])).float()  # B x classes
         with torch.no_grad():
-            logs = {"accuracy": (logits.argmax(1) == labels).float().mean()}
+            logs = {"accuracy": 100.0 * (logits.argmax(1) == labels).float().mean()}  # percent, like all others
         return Output(F.cross_entropy(logits, labels), carry=None, logs=logs)

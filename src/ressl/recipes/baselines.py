@@ -147,10 +147,21 @@ PAPER: dict[str, dict[str, float]] = {
 # steps; here the queue's old embeddings, among few prototypes, would draw the codes together, and so do blunt ones.
 FEW_PICTURES = {"swav": Baseline(fields={"lr": 4.0}, options={"epsilon": 0.03, "queue_from": 1.0})}
 
+# Photographs (the stem of ImageNet) are cropped at random: all of one, squeezed and shifted by a few pixels, is what is
+# usual for CIFAR, and costs some points here.
+PHOTOGRAPHS = {"supervised": (Crop("weak", changes={"crop": (0.08, 1.0)}),)}
+WIDE = {"simclr": {"hidden_dim": 2048}}  # a head as wide as the features: those of a ResNet-50
+
 
 def baseline(method: str, recipe: Recipe) -> Baseline:
     """The settings of a method for a recipe: the general ones, the demo's over them, and what depends on the data."""
     general = BASELINES.get(method, Baseline())
+    if recipe.stem == "imagenet":
+        general = replace(general, views=PHOTOGRAPHS.get(method, general.views))
+    if recipe.data == "imagenet":  # where the paper evaluates all in one way, SwAV's; the recipe has it
+        general = replace(general, fields={k: v for k, v in general.fields.items() if k != "linear"})
+    if recipe.backbone == "resnet50":
+        general = replace(general, options={**general.options, **WIDE.get(method, {})})
     few = FEW_PICTURES.get(method, Baseline()) if recipe.data != "imagenet" else Baseline()
     demo = DEMO.get(method, Baseline()) if recipe.name == "demo" else Baseline()
     of_data: dict[str, Any] = {"patch": recipe.image_size // 2, "stride": recipe.image_size // 4}

@@ -21,6 +21,13 @@ Training:
   tests. Large JPEG files are decoded at a fraction of their size where every crop still gets twice the pixels it needs.
 - **Random numbers** (order, crops, weights, queue) are our own, so a seed of ours is none of the authors'.
 - **Short runs** (`--quick`) warm up for a tenth of their epochs, not for five; their linear evaluation takes 20 epochs.
+- **Table 1.** SimCLR, BYOL, SimSiam and supervised training take batch norm's statistics over the whole batch; the
+  paper does not say. MoCo v2 has ReSSL's eight groups.
+- **Table 3** gives both teachers at their best temperatures and does not say which those are. Ours has those of the
+  weak teacher in both rows.
+- **Tables 5 to 7 and 9** do not say how the other methods were trained. Ours train them with what `baselines.py` (see
+  below) names for each, and else with ReSSL's recipe: MoCo v2, MoCHi, PCL v2, AdCo and CLSA have its learning rate,
+  head, momentum and, where they have one, queue (in MoCo v2's own paper: 0.03, 2048-128, 65,536).
 - **Tables 5 to 7.** SimCLR, BYOL and SwAV without multi-crop train with batches of 256, where the paper gives 4096.
   SwAV's multi-crop is two views of 224 px and four of 112 px. Two rows are left out. AdCo with multi-crop (73.2): ours
   has one query. SEED (57.6): its teacher must be trained first, by the row of MoCo v2, and is then named in

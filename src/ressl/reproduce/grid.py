@@ -78,7 +78,7 @@ def jobs(
             "lists them"
         )
     made = []
-    for seed in seeds:
+    for seed in dict.fromkeys(seeds):  # one that is named twice is still one run
         for cell in chosen:
             changes: dict[str, Any] = dict(cell.changes) | {"seed": seed}
             recipe = get_recipe(cell.recipe)
@@ -111,8 +111,8 @@ def each_once(planned: Sequence[Job]) -> list[Job]:
 
 
 def read(record: dict[str, Any], cell: Cell) -> tuple[float, float | None] | None:
-    """(last, best) of a cell in a record of its run; None where that has not been evaluated."""
-    evaluations = record["evaluations"]
+    """(last, best) of a cell in a record of its run; None where that has not been evaluated as its recipe says."""
+    evaluations = {name: found for name, found in record["evaluations"].items() if not found.get("changed")}
     if not cell.on:
         found = evaluations.get(LINEAR)
         return None if found is None else (found["last"], found["best"])
@@ -148,14 +148,15 @@ class Ledger:
         return (record for records in self.records.values() for record in records)
 
     def find(self, job: Job) -> dict[str, Any] | None:
-        """The newest record of a job that has been evaluated."""
+        """The newest record of a job that has been evaluated, one of the whole data set before others."""
         found = [r for r in self.records.get(job.key, ()) if read(r, job.cell) is not None]
-        return max(found, key=lambda r: r["finished"]) if found else None
+        return max(found, key=lambda r: (not r.get("lacking"), r["finished"])) if found else None
 
     def cost(self, name: str, gpu: str | None = None, seconds: float = 0.0) -> dict[str, Any] | None:
         """The fullest measurement of that name, on that card or on any, the longest and newest of such; no toys."""
         spent = lambda record: record.get("seconds", 0.0)  # on each row
-        fit = lambda r: r["name"] == name and not r["small"] and gpu in (None, r["environment"].get("gpu"))
+        there = lambda r: r["name"] == name and r["rows"] and not r["small"]
+        fit = lambda r: there(r) and gpu in (None, r["environment"].get("gpu"))
         found = [record for record in self.costs if fit(record) and spent(record) >= seconds]
         return max(found, key=lambda r: (len(r["rows"]), spent(r), r["started"]), default=None)
 
@@ -193,6 +194,7 @@ class Summary:
     best: float | None  # of the linear evaluation
     spread: float | None  # standard deviation over seeds
     n: int
+    partial: bool = False  # whether pictures were lacking: no number to put beside the paper's
 
     @classmethod
     def of(cls, records: Sequence[dict[str, Any]], cell: Cell) -> Summary | None:
@@ -206,13 +208,15 @@ class Summary:
             statistics.fmean(best) if best else None,
             statistics.stdev(last) if len(last) > 1 else None,
             len(last),
+            any(record.get("lacking") for record in records),
         )
 
     def text(self) -> str:
         """``90.02 ± 0.11 (n 3, best 90.15)``"""
         spread = "" if self.spread is None or math.isnan(self.spread) else f" ± {self.spread:.2f}"
         best = "" if self.best is None else f", best {self.best:.2f}"
-        return f"{self.last:.2f}{spread} (n {self.n}{best})"
+        part = ", on part of the data" if self.partial else ""
+        return f"{self.last:.2f}{spread} (n {self.n}{best}{part})"
 
 
 def summaries(ledger: Ledger, planned: Sequence[Job]) -> list[tuple[Cell, Summary | None]]:

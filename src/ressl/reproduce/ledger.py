@@ -63,6 +63,7 @@ def record(run: Run) -> dict[str, Any]:
         "seconds": facts["seconds"],
         "jobs": facts.get("jobs", 1),  # runs that shared the machine; of more than one the speed says little
         "steps": facts["steps"],
+        "lacking": facts.get("lacking", 0),  # pictures of a named data set; without them it is another experiment
         "precision": facts["precision"],
         "engine": facts["engine"],
         "peak_memory_gb": facts.get("peak_memory_gb"),

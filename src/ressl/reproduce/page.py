@@ -101,7 +101,7 @@ def _paper_cost(ledger: Ledger) -> Iterator[str]:
     yield "| | paper, V100 hours | ours, GPU hours | images/s | memory GB |"
     yield "|---|---:|---:|---:|---:|"
     for row in found["rows"]:
-        hours, memory = row["paper"]["hours_per_epoch"], row["peak_memory_gb"]
+        hours, memory = row["paper"]["hours_per_epoch"], row.get("peak_memory_gb")
         yield (
             f"| {row['name']} | {'' if hours is None else f'{hours:.2f}'} | {row['hours_per_epoch']:.3f} | "
             f"{row['images_per_second']:,.0f} | {'' if memory is None else f'{memory:.1f}'} |"
@@ -148,14 +148,12 @@ def _speeds(ledger: Ledger) -> Iterator[str]:
         ratios = {pair["ratio"].removesuffix(f" / {BASE}"): pair for pair in record["ratios"]}
         pair = ratios.get(name, {"ours": 1.0, "paper": 1.0})
         paper = "" if pair["paper"] is None else f"{pair['paper']:.2f}"
-        memory = "" if row["peak_memory_gb"] is None else f"{row['peak_memory_gb']:.2f}"
+        memory = "" if row.get("peak_memory_gb") is None else f"{row['peak_memory_gb']:.2f}"
         mark = "" if record is found else " \\*"
         yield f"| {name}{mark} | {row['images_per_second']:,.0f} | {pair['ours']:.2f} | {paper} | {memory} |"
         if record is not found:
             base = next(row for row in record["rows"] if row["name"] == BASE)
-            apart[record["started"]] = (
-                f"{base['images_per_second']:,.0f} images/s, commit {record['environment']['commit']}"
-            )
+            apart[record["started"]] = f"{base['images_per_second']:,.0f} images/s{_commit(record)}"
     if apart:
         yield f"\n\\* Measured at another time, beside MoCo v2 with {'; '.join(apart.values())}."
 
@@ -167,7 +165,12 @@ def _card(record: dict[str, Any]) -> object:
 def _hardware(record: dict[str, Any]) -> str:
     made, row = record["environment"], record["rows"][0]
     engine = f"{row['engine']} engine, {row['precision']}, batch {row['batch']}"
-    return f"{made.get('gpu') or 'CPU'}, {engine}, torch {made['torch']}, commit {made.get('commit')}"
+    return f"{made.get('gpu') or 'CPU'}, {engine}, torch {made['torch']}{_commit(record)}"
+
+
+def _commit(record: dict[str, Any]) -> str:
+    commit = record["environment"].get("commit")  # an installed program knows none
+    return "" if commit is None else f", commit {commit}"
 
 
 def command(table: Table, cell: Cell, seeds: Sequence[int], quick: bool = False) -> str:
@@ -193,7 +196,7 @@ def _others(records: list[dict[str, Any]]) -> Iterator[str]:
         seconds = f"{r['seconds']:.0f}" if alone else ""
         yield (
             f"| {r['name']} | {changes(r['recipe'])} | {r['recipe']['epochs']} | {r['seed']} | {number(linear)} | "
-            f"{number(knn)} | {speed} | {seconds} | {hardware} | {r['commit']} |"
+            f"{number(knn)} | {speed} | {seconds} | {hardware} | {r['commit'] or ''} |"
         )
 
 

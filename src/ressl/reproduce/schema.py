@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired, TypedDict, Union, get_args, get_or
 from ressl.errors import ResslError
 from ressl.files import read_json
 from ressl.recipes import Recipe
+from ressl.reproduce.evaluations import EVALUATIONS, Linear
 
 Point = tuple[float, float]
 
@@ -37,27 +38,6 @@ class Head(TypedDict):
     environment: Environment
 
 
-class Linear(TypedDict):
-    last: float
-    best: float
-    seconds: float
-
-
-class Knn(TypedDict):
-    top1: float
-
-
-class Shots(TypedDict):
-    shots: int | None
-    mean: float
-
-
-class Svm(TypedDict):
-    data: str
-    place: str
-    by_shots: list[Shots]
-
-
 class Pretrain(Head):
     recipe: dict[str, Any]
     seed: int
@@ -66,6 +46,7 @@ class Pretrain(Head):
     seconds: float
     jobs: NotRequired[int]
     steps: int
+    lacking: NotRequired[int]
     precision: str
     engine: str
     peak_memory_gb: float | None
@@ -222,7 +203,6 @@ class Cost(Head):
 
 
 KINDS: dict[str, type] = {"pretrain": Pretrain, "bench": Bench, "cold": Cold, "kills": Kills, "cost": Cost}
-EVALUATIONS: dict[str, type] = {"linear": Linear, "knn": Knn, "svm": Svm}  # of a run; others may hold what they like
 
 
 def read_record(path: Path) -> dict[str, Any]:

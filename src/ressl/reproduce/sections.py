@@ -15,7 +15,7 @@ def folders(ledger: Ledger) -> Iterator[str]:
     for record in sorted(ledger, key=lambda r: str(r["finished"])):
         recipe, linear = record["recipe"], record["evaluations"].get("linear", {})
         if recipe["data"] == "folder" and linear.get("own_data"):
-            kind = (linear["data"], recipe["image_size"], recipe["method"], recipe["epochs"], record["seed"])
+            kind = (linear.get("data", ""), recipe["image_size"], recipe["method"], recipe["epochs"], record["seed"])
             newest[kind] = record
     if not newest:
         return
@@ -27,7 +27,8 @@ def folders(ledger: Ledger) -> Iterator[str]:
         linear, knn = r["evaluations"]["linear"], r["evaluations"].get("knn", {}).get("top1")
         name, number = title(r) if epochs else "untrained", lambda value: "" if value is None else f"{value:.2f}"
         numbers = " | ".join(map(number, (knn, linear["last"], linear["best"])))
-        yield f"| {data} | {size} | {name} | {epochs} | {numbers} | {linear.get('test_input', '')} | {r['commit']} |"
+        seen = linear.get("test_input", "")
+        yield f"| {data} | {size} | {name} | {epochs} | {numbers} | {seen} | {r['commit'] or ''} |"
 
 
 def transfers(ledger: Ledger) -> Iterator[str]:
@@ -52,7 +53,7 @@ def transfers(ledger: Ledger) -> Iterator[str]:
         numbers = several or " | ".join(f"{there[key]:.2f}" for key in ("knn", "linear", "linear_best"))
         yield (
             f"| {data} | {epochs} | {seed} | {title(record)} | {other} | {there['train_pictures']:,} | "
-            f"{there['test_pictures']:,} | {numbers} | {record['commit']} |"
+            f"{there['test_pictures']:,} | {numbers} | {record['commit'] or ''} |"
         )
 
 
@@ -79,5 +80,5 @@ def stopped(ledger: Ledger) -> Iterator[str]:
         yield (
             f"| {r['name']} | {r['recipe']['epochs']} | {r['seed']} | {how} | {len(r['stops'])} | {r['lost']:,} of "
             f"{r['steps']:,} | {equal} | {apart} | {knn} | {'' if linear is None else f'{linear:.2f}'} | "
-            f"{made.get('gpu') or 'CPU'} | {made.get('commit')} |"
+            f"{made.get('gpu') or 'CPU'} | {made.get('commit') or ''} |"
         )
