@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Where an environment forbids to keep bytecode, every process would translate torch anew, and start in twice the time.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test storm mutants docs lint types format clean
 
 demo: $(READY)  ## train and evaluate on generated pictures: no data, no GPU, about two minutes

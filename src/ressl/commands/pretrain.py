@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from argparse import ArgumentParser, Namespace
-from typing import Any, get_type_hints
+from typing import Any
 
 from ressl import console
 from ressl.commands.evaluate import measure, written_out
@@ -17,7 +17,7 @@ from ressl.errors import ResslError, printable
 from ressl.methods import METHODS
 from ressl.pretraining import pretrain as pretrain_run
 from ressl.recipes import RECIPES, Recipe, method_options
-from ressl.recipes.typed import convert
+from ressl.recipes.typed import convert, hints_of
 from ressl.runs import Run
 from ressl.subjects import subject_of_run
 
@@ -68,7 +68,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     fields = parser.add_argument_group("recipe fields (default: the recipe's)")
-    hints = get_type_hints(Recipe)
+    hints = hints_of(Recipe)
     for field in dataclasses.fields(Recipe):
         if field.name not in ("name", "summary", "data", "options", "paper", "linear", "views"):
             fields.add_argument(

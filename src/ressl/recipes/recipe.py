@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from ressl.files import read_text
 from ressl.methods import METHODS
 from ressl.nn.backbones import Stem
 from ressl.recipes.baselines import PAPER, baseline
-from ressl.recipes.typed import build, convert, plain
+from ressl.recipes.typed import build, convert, hints_of, plain
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Recipe:
             first = {key: changes[key] for key in ("name", "data", "image_size", "stem") if key in changes}
             rest = {key: value for key, value in changes.items() if key not in ("method", *first)}
             return self.replace(**first)._with_method(method).replace(**rest)
-        hints, options = get_type_hints(Recipe), method_options(method)
+        hints, options = hints_of(Recipe), method_options(method)
         fields: dict[str, Any] = {}
         chosen = dict(self.options)
         size = convert(int, changes.get("image_size", self.image_size), "image_size")
@@ -212,7 +213,11 @@ def method_options(method: str) -> dict[str, tuple[Any, Any]]:
     """The keyword arguments of a method: name -> (type, default)."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    constructor = METHODS[method].__init__
+    return dict(_keywords(METHODS[method].__init__))
+
+
+@functools.cache
+def _keywords(constructor: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
     hints = get_type_hints(constructor)
     return {
         name: (hints[name], parameter.default)
@@ -235,7 +240,7 @@ def _view(item: Any, size: int) -> View:
         return convert(View, item, "views")
     name, *settings = str(item).split(",")
     view = parse_view(name, size)
-    hints = get_type_hints(View)
+    hints = hints_of(View)
     for setting in settings:
         key, equals, value = setting.partition("=")
         key = key.strip().replace("-", "_")

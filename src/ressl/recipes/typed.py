@@ -6,6 +6,7 @@ Whatever is wrong is said in one sentence that names the key.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from ressl.errors import ResslError, unknown
 
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+
+hints_of = functools.cache(get_type_hints)  # evaluating them takes long, and a command asks hundreds of times
 
 
 def convert(kind: Any, value: Any, key: str) -> Any:
@@ -45,7 +48,7 @@ def build(cls: Any, values: Any, where: str) -> Any:
     """A dataclass from a mapping; an unknown or mistyped key raises and names the nearest one."""
     if not isinstance(values, Mapping):
         raise ResslError(f"{where} must be a set of named values, not {values!r}")
-    hints = get_type_hints(cls)
+    hints = hints_of(cls)
     names = [field.name for field in dataclasses.fields(cls) if field.init]
     for name in values:
         if name not in names:
