@@ -13,6 +13,7 @@ from torchvision.transforms.autoaugment import _apply_op
 
 from ressl import rng
 from ressl.data import augment as A
+from ressl.data.augment import rand
 from ressl.data.augment.rand import FACTOR, OPERATIONS, ROTATE, SHEAR, TRANSLATE
 from ressl.data.views import View, Views
 from ressl.errors import ResslError
@@ -155,3 +156,29 @@ def test_the_padded_view_is_crop_then_flip_also_for_what_a_worker_cut() -> None:
 def test_a_senseless_setting_is_named(view: View, says: str) -> None:
     with pytest.raises(ResslError, match=says):
         view.validate()
+
+
+def test_a_round_is_compiled_once_for_all_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five rounds in one program are five times as much to compile, and again for every size of view."""
+    programs: list[int] = []
+
+    def note(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        programs.append(len(graph.graph.nodes))
+        return graph
+
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend=note))
+    rand._compiled.cache_clear()
+    torch._dynamo.reset()
+    generator = torch.Generator().manual_seed(0)
+    operations = torch.randint(0, len(OPERATIONS), (64, 5), generator=generator)
+    magnitudes, positive = torch.rand(64, 5, generator=generator), torch.rand(64, 5, generator=generator) < 0.5
+    compiled = torch.compile(A.rand_augment)
+    for side in (16, 12, 9):
+        images = torch.rand(64, 3, side, side, generator=generator)
+        drawn = operations, magnitudes, positive
+        assert torch.equal(compiled(images, *drawn), A.rand_augment(images, *drawn))
+    assert max(programs) < 300
+    assert len([size for size in programs if size > 150]) <= 3  # the round itself: for one size, and for any
+    rand._compiled.cache_clear()
+    torch._dynamo.reset()

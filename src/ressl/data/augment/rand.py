@@ -7,7 +7,9 @@ operations in turn. Images are B x 3 x H x W in [0, 1]; operations that count le
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -29,9 +31,21 @@ def rand_augment(images: Tensor, operations: Tensor, magnitudes: Tensor, positiv
     ``positive`` (B x n, bool) is the sign of those that have two directions.
     """
     images = to_float(images)
+    turn = _round_by_itself if torch.compiler.is_compiling() else _round
     for op, magnitude, sign in zip(operations.unbind(1), magnitudes.unbind(1), positive.unbind(1), strict=True):
-        images = _round(images, op, magnitude, torch.where(sign, magnitude, -magnitude))
+        images = turn(images, op, magnitude, torch.where(sign, magnitude, -magnitude))
     return images
+
+
+@torch.compiler.disable
+def _round_by_itself(*what: Tensor) -> Tensor:
+    """The same program five times over, and for every size of view: compiled once instead of in each place."""
+    return _compiled()(*what)
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(_round)
 
 
 def _round(images: Tensor, op: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
