@@ -34,10 +34,13 @@ def test_two_at_once_make_what_one_after_the_other_makes(tmp_path, data, shrunk,
     words = ["reproduce", "table3", "--only", "CIFAR-10", "--data", str(data), "--device", "cpu"]
     place = lambda name: ["--runs", str(tmp_path / name), "--into", str(tmp_path / f"{name}-led")]
     assert cli.main([*words, *place("one")]) == 0
+    assert "begun" not in capsys.readouterr().out  # its own progress is shown
     assert cli.main([*words, *place("two"), "--jobs", "2"]) == 0
     shown = capsys.readouterr().out
     assert "1/2  " in shown
     assert "2/2  " in shown
+    assert shown.count("begun  ") == 2
+    assert shown.index("begun  contrastive teacher, CIFAR-10, seed 0") < shown.index("1/2  ")
     one, two = (Ledger(tmp_path / f"{name}-led") for name in ("one", "two"))
     for job in jobs(TABLES["table3"], only="CIFAR-10"):
         alone, beside = one.find(job), two.find(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,8 @@ def _make(
     failed, number = dict[str, ResslError](), 0
     with console.display() as shown:
         say = Quiet(shown.message)
-        for number, (job, record) in enumerate(make_all(fitting, place, lambda job: shown), 1):
+        begun = fitting if place.jobs == 1 else _announced(fitting, say)  # one by one each shows its own progress
+        for number, (job, record) in enumerate(make_all(begun, place, lambda job: shown), 1):
             if isinstance(record, ResslError):
                 failed[job.name] = record
                 say.message(f"{number}/{len(todo)}  {job.name}: failed, {record}")
@@ -216,6 +217,12 @@ def _make(
         return next(iter(failed.values()), None)
     name, first = next(iter(failed.items()))
     return ResslError(f"{len(failed)} of {number} runs failed, the first of them {name}: {first}")
+
+
+def _announced(todo: Iterable[Job], say: Quiet) -> Iterator[Job]:
+    for job in todo:
+        say.message(f"begun  {job.name}")
+        yield job
 
 
 def _plan(planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str, at_once: int) -> str:
