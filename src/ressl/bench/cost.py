@@ -61,6 +61,7 @@ def recipe_for(row: Row) -> Recipe | None:
 def small(recipe: Recipe) -> Recipe:
     """A size that a CPU gets through in seconds; what it says of ratios means little."""
     wanted = {"hidden_dim": 64, "queue_size": 256, "bank_size": 4096, "patch": 16, "stride": 8}
+    wanted |= {"teacher_width": 8}  # of another network, which has its own
     options = {key: value for key, value in wanted.items() if key in method_options(recipe.method)}
     groups = min(recipe.bn_groups, 4)
     return recipe.replace(backbone="resnet10", width=8, batch_size=16, bn_groups=groups, image_size=32, **options)
