@@ -62,7 +62,7 @@ def test_the_loss_is_the_divergence_plus_the_targets_entropy():
     assert losses.relational(z2, z1, Q).item() == pytest.approx((kl + losses.entropy(log_p1).mean()).item())
 
 
-@pytest.mark.parametrize("k", [losses.PIECE, 3 * losses.PIECE, 3 * losses.PIECE + 1])
+@pytest.mark.parametrize("k", [losses.LONG, 9 * losses.PIECE, 9 * losses.PIECE + 1])
 def test_long_rows_are_summed_in_pieces_to_the_same_numbers(k):
     z2, z1, Q = unit(2, 8, 6).requires_grad_(), unit(2, 8, 7), unit(k, 8, 8)
     loss = losses.relational(z2, z1, Q)
@@ -70,7 +70,11 @@ def test_long_rows_are_summed_in_pieces_to_the_same_numbers(k):
     assert loss.item() == pytest.approx(-(p1 * log_p2).sum(1).mean().item(), rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, z2)
     torch.testing.assert_close(gradient, (log_p2.exp() - p1) @ Q / 0.1 / 2)
-    assert losses.log_relation(z1, Q, 0.04).exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
+    log_p1 = losses.log_relation(z1, Q, 0.04)
+    assert log_p1.exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
+    assert losses.entropy(log_p1).tolist() == pytest.approx((-(p1 * p1.log()).sum(1)).tolist())
+    assert losses.highest(p1).tolist() == p1.argmax(1).tolist()
+    assert losses.highest(-log_p2).tolist() == log_p2.argmin(1).tolist()
 
 
 def test_entropy_reaches_its_ceiling_when_all_keys_are_alike():

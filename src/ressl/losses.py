@@ -7,11 +7,14 @@ the paper's ``sim``; see :func:`ressl.nn.l2_normalize`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PIECE = 4096  # of a long row
+PIECE = 1024  # of a long row: what the compiler reduces in one go, each number read once
+LONG = 4 * PIECE
 
 
 def similarity(z: Tensor, others: Tensor) -> Tensor:
@@ -24,12 +27,23 @@ def similarity(z: Tensor, others: Tensor) -> Tensor:
         return z @ others.T if others.ndim == 2 else (others @ z[:, :, None])[:, :, 0]
 
 
+def _long(rows: Tensor) -> bool:
+    return rows.shape[-1] > LONG and rows.shape[-1] % PIECE == 0
+
+
+def _pieces(rows: Tensor) -> Tensor:
+    """B x K as B x K / PIECE x PIECE: a long row as it is would be read by few threads, and twice for its log_sum."""
+    return rows.unflatten(-1, (-1, PIECE))
+
+
+def along(reduce: Callable[[Tensor, int], Tensor], rows: Tensor) -> Tensor:
+    """``reduce`` each row of B x K to B, a long one by its pieces."""
+    return reduce(reduce(_pieces(rows), -1) if _long(rows) else rows, -1)
+
+
 def log_sum(logits: Tensor) -> Tensor:
     """log sum exp of each row: what its softmax divides by."""
-    K = logits.shape[-1]
-    if K > PIECE and K % PIECE == 0:  # the same in two steps: compiled, a piece is read once, a long row twice
-        logits = logits.unflatten(-1, (-1, PIECE)).logsumexp(-1)
-    return logits.logsumexp(-1)
+    return along(torch.logsumexp, logits)
 
 
 def log_relation(z: Tensor, queue: Tensor, temperature: float) -> Tensor:
@@ -46,12 +60,21 @@ def cross_entropy(log_p1: Tensor, logits: Tensor) -> Tensor:
 
     A log-distribution is such logits, too. From logits as they are the gradient is p2 - p1, with no sum over the queue.
     """
-    return log_sum(logits) - (log_p1.exp() * logits).sum(dim=-1)  # B
+    return log_sum(logits) - along(torch.sum, log_p1.exp() * logits)  # B
 
 
 def entropy(log_p: Tensor) -> Tensor:
     """H(p) of each row, in nats; its ceiling is log K."""
-    return -(log_p.exp() * log_p).sum(dim=-1)
+    return -along(torch.sum, log_p.exp() * log_p)
+
+
+def highest(rows: Tensor) -> Tensor:
+    """Where each row of B x K is highest: B, int64."""
+    if not _long(rows):
+        return rows.argmax(-1)
+    best, place = _pieces(rows).max(-1)  # B x K / PIECE each
+    piece = best.argmax(-1, keepdim=True)
+    return (piece * PIECE + place.gather(-1, piece))[:, 0]
 
 
 def relational(

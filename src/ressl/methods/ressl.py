@@ -61,7 +61,7 @@ class ReSSL(Method):
         with torch.no_grad():
             logs = {
                 "teacher_entropy": losses.entropy(log_p1).mean(),
-                "agreement": (log_p1.argmax(-1) == logits[0].argmax(-1)).float().mean(),
+                "agreement": (losses.highest(log_p1) == losses.highest(logits[0])).float().mean(),
                 "spread": spread(z2[0]),
             }
         return Output(loss, carry=z1, logs=logs)
