@@ -12,6 +12,7 @@ import pytest
 from invented import record, write
 
 from ressl import cli
+from ressl.commands import reproduce
 from ressl.errors import ResslError
 from ressl.recipes import get_recipe
 from ressl.reproduce import running
@@ -72,6 +73,15 @@ def test_what_fails_does_not_keep_the_others_waiting(words, made, capsys) -> Non
     assert shown.err.strip() == (
         "ressl: 2 of 3 runs failed, the first of them a, x, seed 0: step 7 is not finite; lower lr"
     )
+
+
+def test_a_figure_does_not_wait_for_a_table_that_failed(words, made, monkeypatch, capsys) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(reproduce, "_figure", lambda options, figure: drawn.append(figure.name))
+    made(a=ResslError("step 7 is not finite; lower lr"))
+    assert cli.main([*words[:3], "figure-tsne", *words[3:]]) == 2
+    assert drawn == ["figure-tsne"]
+    assert "1 of 3 runs failed" in capsys.readouterr().err
 
 
 def test_the_only_run_says_what_went_wrong_as_it_is(words, made, capsys) -> None:

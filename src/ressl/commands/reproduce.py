@@ -83,8 +83,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         raise ResslError("--out is one picture's; make one figure at a time, or leave it out")
     try:
         tables = [TABLES[what] for what in dict.fromkeys(options.what) if what in TABLES]
-        if tables:
-            _tables(options, tables)
+        failed = _tables(options, tables) if tables else None
         for what in dict.fromkeys(options.what):
             if what == "cost":
                 _cost(options)
@@ -93,6 +92,8 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     except (Interrupted, Terminated, KeyboardInterrupt) as stop:
         print("stopped; the same command, with the same options, goes on where it was")
         return getattr(stop, "exit_code", 130)
+    if failed:
+        raise failed
     return 0
 
 
@@ -127,7 +128,8 @@ def _planned(options: Namespace, table: Table | Figure, only: str) -> list[Job]:
     return planned
 
 
-def _tables(options: Namespace, tables: Sequence[Table]) -> None:
+def _tables(options: Namespace, tables: Sequence[Table]) -> ResslError | None:
+    """Make and show them; returns what went wrong."""
     if options.on:
         tables = [_elsewhere(table, options.on) for table in tables]
     ledger = Ledger(options.into)
@@ -145,8 +147,7 @@ def _tables(options: Namespace, tables: Sequence[Table]) -> None:
             apart = "" if summary is None or cell.paper is None else f"{summary.last - cell.paper:+.2f}"
             shown.add_row(cell.row, cell.column, paper, ours, apart)
         show(shown)
-    if failed:
-        raise failed
+    return failed
 
 
 def _elsewhere(table: Table, on: str) -> Table:
