@@ -229,14 +229,15 @@ class Views:
         self.views, self.mean, self.std, self.seed = tuple(views), tuple(mean), tuple(std), seed
         self._bare = tuple(view.weakened() for view in views)  # a weak and a strong view are cut alike
 
-    def draws(self, step: int | Tensor, rows: Tensor, columns: int = View.COLUMNS) -> list[Tensor]:
+    def draws(self, step: int | Tensor, rows: Tensor, columns: int = View.COLUMNS) -> Tensor:
         """For each view B x COLUMNS uniforms or the first few; a loader's worker takes its boxes from the same ones."""
-        return list(rng.uniforms(self.seed, step, rows, columns, rng.VIEWS, len(self.views)).unbind())
+        return rng.uniforms(self.seed, step, rows, columns, rng.VIEWS, len(self.views))  # V x B x COLUMNS
 
     def __call__(self, images: Tensor, step: int | Tensor, rows: Tensor) -> list[Tensor]:
         """Images B x 3 x H x W whose places in the global batch are ``rows`` (B, int64) -> one tensor per view."""
         draws = self.draws(step, rows)
-        cut = lambda view, alike: view.geometry(_of([images] * len(draws), alike), _of(draws, alike))
+        every = images.expand(len(self.views), *images.shape)  # V x B x 3 x H x W, no copy
+        cut = lambda view, alike: view.geometry(_of(every, alike), _of(draws, alike))
         return self._finished(_by_kind(self._bare, cut), draws)
 
     def finish(self, crops: Sequence[Tensor], step: int | Tensor, rows: Tensor) -> list[Tensor]:
@@ -245,7 +246,7 @@ class Views:
         cut = lambda view, alike: view.finish_geometry(_of(crops, alike), _of(draws, alike))
         return self._finished(_by_kind(self._bare, cut), draws)
 
-    def _finished(self, crops: Sequence[Tensor], draws: Sequence[Tensor]) -> list[Tensor]:
+    def _finished(self, crops: Sequence[Tensor], draws: Tensor) -> list[Tensor]:
         coloured = lambda view, alike: view.photometric(_of(crops, alike), _of(draws, alike))
         return _by_kind(self.views, lambda view, alike: normalize(coloured(view, alike), self.mean, self.std))
 
@@ -259,9 +260,12 @@ def _by_kind(views: Sequence[View], make: Callable[[View, list[int]], Tensor]) -
     return [found[v] for v in range(len(views))]
 
 
-def _of(each: Sequence[Tensor], which: list[int]) -> Tensor:
+def _of(each: Sequence[Tensor] | Tensor, which: list[int]) -> Tensor:
     """Those of some views, one after the other."""
-    return torch.cat([each[v] for v in which]) if len(which) > 1 else each[which[0]]
+    first, last = which[0], which[-1]
+    if isinstance(each, Tensor) and last - first + 1 == len(which):  # as they lie; to join them is more to compile
+        return each[first : last + 1].flatten(0, 1)
+    return torch.cat([each[v] for v in which]) if len(which) > 1 else each[first]
 
 
 def _channels(values: Sequence[float] | Tensor, like: Tensor) -> Tensor:
