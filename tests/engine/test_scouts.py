@@ -40,7 +40,7 @@ def test_they_are_sent_once_told_and_waited_for(tmp_path: Path) -> None:
     scouts.send()
     assert (scouts._out, building._hired) == (out, hired)
     assert len(out) == 2
-    assert len(hired) == building.fitting()
+    assert len(hired) == building.fitting() == max(1, min(building.PROCESSES, (os.cpu_count() or 1) // 2))
     assert scouts.out()
     scouts.assign({"recipe": "demo"})
     scouts.wait("rest")
@@ -57,7 +57,9 @@ def test_they_are_sent_once_told_and_waited_for(tmp_path: Path) -> None:
 def test_one_that_does_not_come_back_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scouts, "PATIENCE", 0.1)
     scouts.send()
+    out = [*scouts._out]
     assert not scouts.back()  # nobody told them anything
+    assert [scout.returncode is None for scout in out] == [False, False]  # ended
 
 
 def test_nobody_is_sent_where_kernels_were_built_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
