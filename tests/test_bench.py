@@ -3,7 +3,6 @@
 import json
 import tarfile
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +24,6 @@ from ressl.nn import build_backbone
 from ressl.recipes import get_recipe
 from ressl.reproduce.schema import misfit
 
-ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
 
 
