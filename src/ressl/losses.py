@@ -36,14 +36,14 @@ def _pieces(rows: Tensor) -> Tensor:
     return rows.unflatten(-1, (-1, PIECE))
 
 
-def along(reduce: Callable[[Tensor, int], Tensor], rows: Tensor) -> Tensor:
+def _along(reduce: Callable[[Tensor, int], Tensor], rows: Tensor) -> Tensor:
     """``reduce`` each row of B x K to B, a long one by its pieces."""
     return reduce(reduce(_pieces(rows), -1) if _long(rows) else rows, -1)
 
 
 def log_sum(logits: Tensor) -> Tensor:
     """log sum exp of each row: what its softmax divides by."""
-    return along(torch.logsumexp, logits)
+    return _along(torch.logsumexp, logits)
 
 
 def log_relation(z: Tensor, queue: Tensor, temperature: float) -> Tensor:
@@ -60,12 +60,12 @@ def cross_entropy(log_p1: Tensor, logits: Tensor) -> Tensor:
 
     A log-distribution is such logits, too. From logits as they are the gradient is p2 - p1, with no sum over the queue.
     """
-    return log_sum(logits) - along(torch.sum, log_p1.exp() * logits)  # B
+    return log_sum(logits) - _along(torch.sum, log_p1.exp() * logits)  # B
 
 
 def entropy(log_p: Tensor) -> Tensor:
     """H(p) of each row, in nats; its ceiling is log K."""
-    return -along(torch.sum, log_p.exp() * log_p)
+    return -_along(torch.sum, log_p.exp() * log_p)
 
 
 def highest(rows: Tensor) -> Tensor:
