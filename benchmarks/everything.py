@@ -74,6 +74,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder, self.rows = folder, list[dict[str, Any]]()
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._over = False
         folder.mkdir(parents=True, exist_ok=True)
 
     def note(self, name: str, what: str, seconds: float = 0.0) -> None:
@@ -83,6 +84,8 @@ class Journal:
 
     def take(self, name: str, words: Sequence[str], end: float) -> None:
         """One step, until it is done or the time is up."""
+        if self._over:
+            return
         start = time.monotonic()
         with open(self.folder / f"{name}.log", "wb") as log:
             process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -97,7 +100,8 @@ class Journal:
         self.note(name, told, time.monotonic() - start)
 
     def stop(self) -> None:
-        """Whatever runs."""
+        """Whatever runs, and begin nothing more: another lane may be about to."""
+        self._over = True
         for process in [*self._running]:
             self._stop(process)
 

@@ -90,7 +90,7 @@ def test_a_signal_ends_all_that_was_begun(tmp_path) -> None:
     program = (
         "import everything as e, sys\n"
         f"step = e.Step('slow', 0.0, [sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(600)'])\n"
-        "e.tables, e.measurements = (lambda *_: [step]), (lambda *_: [])\n"
+        "e.tables, e.measurements = (lambda *_: [step, step._replace(name='next')]), (lambda *_: [])\n"
         f"sys.argv = ['everything', '--logs', {str(tmp_path)!r}]\n"
         "sys.exit(e.main())"
     )
@@ -104,6 +104,7 @@ def test_a_signal_ends_all_that_was_begun(tmp_path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
     assert len(begun) == 1
+    assert not (tmp_path / "next.log").exists()
     assert not Path(f"/proc/{begun[0]}").exists()
 
 
