@@ -108,6 +108,13 @@ def test_a_signal_ends_all_that_was_begun(tmp_path) -> None:
     assert not Path(f"/proc/{begun[0]}").exists()
 
 
+def test_nothing_is_begun_once_all_was_stopped(everything, tmp_path) -> None:
+    journal = everything.Journal(tmp_path)
+    journal.stop()
+    everything.make([everything.Step("late", 0.0, says())], [everything.Step("later", 0.0, says())], 1.0, journal)
+    assert not list(tmp_path.glob("*.log"))
+
+
 def test_every_step_is_a_command_that_can_be_given(everything, tmp_path, monkeypatch, capsys) -> None:
     """Tables as a plan; of the rest the words are read and no more."""
     monkeypatch.chdir(tmp_path)
