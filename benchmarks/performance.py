@@ -117,12 +117,22 @@ def cold_row(record: Record) -> list[str]:
 def of_bench(name: str, folder: Path) -> Iterator[str]:
     """Every part from the newest record that has it; those of one record stand below one line that names it."""
     parts: dict[str, list[str]] = {}
-    for read in (of_step, of_loss, of_embedding, of_ideas, of_views, of_sweeps):
+
+    def add(record: Record, text: Iterable[str]) -> None:
+        made = record["environment"]
+        where = f"{made['gpu']}, torch {made['torch']}, commit {made.get('commit', '?')}"
+        parts.setdefault(f"{where}; batch {record['recipe']['batch_size']}.", []).extend(text)
+
+    shown: set[str] = set()
+    for record in newest_first(folder, "bench", name):  # engines that the newest did not measure, from one before
+        names = {row["engine"] for row in record.get("engines", [])}
+        if names - shown:
+            add(record, of_step(record))
+        shown |= names
+    for read in (of_loss, of_embedding, of_ideas, of_views, of_sweeps):
         found = newest_with(folder, "bench", name, lambda record, read=read: list(read(record)))
         if found is not None:
-            made = found[0]["environment"]
-            where = f"{made['gpu']}, torch {made['torch']}, commit {made.get('commit', '?')}"
-            parts.setdefault(f"{where}; batch {found[0]['recipe']['batch_size']}.", []).extend(found[1])
+            add(*found)
     if parts:
         yield f"\n## {name} on a GPU"
     for where, text in parts.items():

@@ -82,7 +82,12 @@ def verdicts(folder: Path) -> Iterator[list[str]]:
         else:
             value = found[1]
             met = value >= target if more else value <= target
-            yield [what, f"{value:,.3f}", wanted, "met" if met else "missed"]
+            yield [what, shown(value), wanted, "met" if met else "missed"]
+
+
+def shown(value: float) -> str:
+    """With as many digits as tell it from its target."""
+    return f"{value:,.{next(digits for digits, least in enumerate((1000, 100, 1, 0)) if value >= least)}f}"
 
 
 def main() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,7 +15,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from ressl import embedding
+from ressl import console, embedding
 from ressl.checkpoints import Checkpoint
 from ressl.data import loaders
 from ressl.data.voc import VOC_CLASSES
@@ -25,6 +27,8 @@ from ressl.runs import Run, build_method
 from ressl.transform import Transform
 
 torch.set_num_threads(1)
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 # The same examples every time, so that a change is judged by what it changes; EXPLORE=1 looks for new ones.
 settings.register_profile("same", derandomize=not os.environ.get("EXPLORE"))
@@ -155,19 +159,47 @@ def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make_run(tmp_path: Path, tiny: Callable[..., Recipe]) -> Callable[..., Run]:
     """A run with weights and norm statistics that no initialisation gives, without the training."""
+    return lambda name="run", **changes: written_run(tmp_path / name, tiny(**changes))
 
-    def make(name: str = "run", **changes: Any) -> Run:
-        recipe = tiny(**changes)
-        run = Run.create(tmp_path / name, recipe, {"data": "/secret/place"})
-        draw = torch.Generator().manual_seed(1)
-        state = {f"method.{key}": t.clone() for key, t in build_method(recipe).state_dict().items()}
-        for key, t in state.items():
-            if key.endswith(("running_var", "running_mean")):
-                t.copy_(torch.rand(t.shape, generator=draw) * 0.2 + (0.9 if key.endswith("var") else -0.1))
-        run.checkpoints.save(7, Checkpoint(state, {"step": 7}))
-        return run
 
-    return make
+def written_run(path: Path, recipe: Recipe) -> Run:
+    run = Run.create(path, recipe, {"data": "/secret/place"})
+    draw = torch.Generator().manual_seed(1)
+    state = {f"method.{key}": t.clone() for key, t in build_method(recipe).state_dict().items()}
+    for key, t in state.items():
+        if key.endswith(("running_var", "running_mean")):
+            t.copy_(torch.rand(t.shape, generator=draw) * 0.2 + (0.9 if key.endswith("var") else -0.1))
+    run.checkpoints.save(7, Checkpoint(state, {"step": 7}))
+    return run
+
+
+class Examples:
+    """Where examples in docstrings run: in a folder of their own, with photos in it, or a run.
+
+    It is a plugin, as fixtures of this file are for the tests beside it. To run one of them alone, name this file, too:
+    ``pytest tests/conftest.py src/ressl/__init__.py``.
+    """
+
+    @pytest.fixture(autouse=True)
+    def _ground(self, request: pytest.FixtureRequest) -> None:
+        example = getattr(request.node, "dtest", None)
+        if example is None or example.name not in ("ressl", "ressl.export"):
+            return
+        patch = request.getfixturevalue("monkeypatch")
+        patch.chdir(request.getfixturevalue("tmp_path"))
+        patch.setattr(torch.cuda, "is_available", lambda: False)  # a GPU would first compile
+        patch.setattr(console, "display", lambda quiet=False: nullcontext(console.Silent()))
+        if example.name == "ressl.export":
+            small = {key: value for key, value in TINY.items() if key in get_type_hints(Recipe)}
+            written_run(Path("runs/photos"), get_recipe("demo").replace(**small))
+            return
+        Path("photos").mkdir()
+        for i, picture in enumerate(pixels(32)):
+            Image.fromarray(picture).save(f"photos/{i:02d}.png")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Examples())
 
 
 @pytest.fixture
@@ -212,3 +244,17 @@ def model() -> tuple[torch.nn.Module, Transform]:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an embedding, so that few pictures have several."""
     monkeypatch.setattr(embedding, "PART", 8)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        try:
+            started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        except playwright.Error as error:
+            pytest.skip(f"Chromium does not start here: {str(error).splitlines()[0]}")
+        yield started
+        started.close()

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from ressl import checkpoints as module
-from ressl.checkpoints import KEEP, Checkpoint, CheckpointFolder, DamagedCheckpoint, DiskFull, load, save
+from ressl.checkpoints import KEEP, Checkpoint, CheckpointFolder, DamagedCheckpoint, DiskFull, load, not_finite, save
 from ressl.errors import ResslError
 from ressl.files import write_atomically
 
@@ -213,6 +213,29 @@ def test_only_the_newest_stay_and_litter_of_a_killed_process_goes(tmp_path: Path
         folder.save(step, example(step))
     assert KEEP == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000040.safetensors", "step-00000300.safetensors"]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.float8_e5m2])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_one_number_that_is_none_is_found(kind: torch.dtype, value: float) -> None:
+    good = {"a": torch.zeros(0, dtype=kind), "b": torch.ones(3, 5).to(kind), "c": torch.tensor(2**62)}
+    assert not_finite(good) is None
+    assert not_finite({}) is None
+    bad = torch.ones(3, 5)
+    bad[1, 2] = value
+    assert not_finite(good | {"d": bad.to(kind), "e": torch.ones(2)}) == "d"
+
+
+def test_one_that_is_not_finite_counts_as_damaged(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    spoilt = Checkpoint({"method.a": torch.tensor([1.0, float("nan")])}, {"step": 2})
+    folder.save(1, SMALL)
+    path = folder.save(2, spoilt)
+    assert_same(folder.load_latest(), SMALL)
+    assert folder.damaged == [f"the checkpoint {path} is damaged: its method.a is not finite"]
+    folder.paths()[0].unlink()
+    with pytest.raises(ResslError, match=r"no checkpoint in .* can be used: .*its method\.a is not finite"):
+        CheckpointFolder(tmp_path).load_latest()
 
 
 def test_the_newest_good_one_is_loaded(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["pretrain", "cifar10", "--engine", "egaer"], r"unknown engine 'egaer'; did you mean 'eager'\?"),
     (["pretrain", "cifar10", "--precision", "fp23"], r"unknown precision"),
     (["pretrain", "cifar10", "--backbone", "resnet19"], r"unknown backbone 'resnet19'; did you mean 'resnet1"),
-    (["pretrain", "cifar10", "--teacher-momentum", "1.5"], r"momentum lies in \[0, 1\]"),
+    (["pretrain", "cifar10", "--teacher-momentum", "1.5"], r"teacher_momentum must be between 0 and 1, not 1\.5"),
+    (["search", "a", "b", "--out=--"], r"^ressl: --out wants a value$"),
+    (["export", "x", "--to=--"], r"^ressl: --to wants a value$"),
     (["pretrain", "cifar10", "--log-steps", "0"], r"--log-steps must be at least 1"),
     (["pretrain", "cifar10", "--workers", "-1"], r"--workers must be at least 0"),
     (["pretrain", "cifar10", "--workers", "few"], r"--workers wants a whole number"),
@@ -216,7 +218,8 @@ def test_the_whole_way_from_pictures_to_a_record(ressl: Run_, tmp_path: Path, ar
     assert (code, err) == (0, "")
     for name in ("knn", "linear", "linear-step"):
         assert re.search(rf"{name} .*\d+\.\d\d", out)
-        result = json.loads((tmp_path / "run" / "evaluation" / f"{name}.json").read_text())
+        more = "" if name == "knn" else "-epochs=2-batch_size=16"  # other settings than the protocol's own
+        result = json.loads((tmp_path / "run" / "evaluation" / f"{name}{more}.json").read_text())
         assert f"{result.get('last', result.get('top1')):.2f}" in out
         assert result["test_pictures"] == 24
     wrong(ressl("evaluate", "run", "--device", "cpu", "--epochs", "0"), r"epochs of a linear evaluation")

@@ -49,6 +49,24 @@ def test_rows_are_what_the_loaded_model_says(model: Model, make_folder: Callable
     np.testing.assert_allclose(unresized.features, expected, atol=1e-5)
 
 
+def test_a_photograph_that_lies_on_its_side_is_turned_everywhere(model: Model, tmp_path: Path) -> None:
+    """As a camera held upright leaves it: the pixels lie, and EXIF says how to turn them."""
+    path, exif = tmp_path / "a.jpg", Image.Exif()
+    exif[0x0112] = 6
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 3), dtype=np.uint8)
+    Image.fromarray(pixels).resize((24, 16)).save(path, quality=95, exif=exif)
+    model = model[0], Transform(16, 16, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+    found = embed(model, path, device="cpu").features
+    np.testing.assert_allclose(found, one_by_one(model, [str(path)]), atol=1e-5)
+    lying = Image.open(path).convert("RGB")
+    lying.getexif().clear()
+    assert np.abs(found - model[0](model[1](np.asarray(lying))[None]).detach().numpy()).max() > 0.01
+    deep = Image.fromarray(np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16))  # 16 bits
+    deep.save(tmp_path / "deep.png")
+    rows = embed(model, tmp_path / "deep.png", device="cpu").features
+    np.testing.assert_allclose(rows, one_by_one(model, [str(tmp_path / "deep.png")]), atol=1e-5)
+
+
 @pytest.mark.parametrize("resize", [16, 19])
 def test_evaluation_sees_the_pixels_that_embed_sees(
     tmp_path: Path,
@@ -94,6 +112,9 @@ FORMS: dict[str, Callable[[Path, Path], Any]] = {
     "text": lambda folder, tmp: _text(tmp / "list.txt", folder),
     "array": lambda folder, tmp: np.stack([np.asarray(Image.open(p)) for p in sorted(folder.rglob("*.png"))]),
     "npy": lambda folder, tmp: _saved(tmp / "a.npy", FORMS["array"](folder, tmp)),
+    "floats": lambda folder, tmp: _saved(tmp / "a.npy", FORMS["array"](folder, tmp).astype(np.float32) / 255),
+    "tensor": lambda folder, tmp: torch.from_numpy(FORMS["array"](folder, tmp)),
+    "channels first": lambda folder, tmp: FORMS["tensor"](folder, tmp).permute(0, 3, 1, 2),
 }
 
 
@@ -150,6 +171,25 @@ def test_the_folded_network_that_a_gpu_uses_gives_the_same_rows(stem: Any) -> No
     plain = encoder(images)
     encoder._fast = fold(backbone, torch.float32)
     torch.testing.assert_close(encoder(images), plain, rtol=1e-4, atol=1e-5)
+
+
+PIXELS = np.zeros((2, 16, 16, 3), np.uint8)
+NO_PICTURES: list[tuple[Any, str]] = [
+    (list(PIXELS), "cannot be taken from list of ndarray; give a folder"),
+    (["a.png", Image.fromarray(PIXELS[0])], "from list of Image"),
+    (Image.fromarray(PIXELS[0]), "from Image"),
+    (None, "from NoneType"),
+    (torch.zeros(2, 3, 16, 16), "N x 3 x H x W or N x H x W x 3, not float32 of shape"),
+    (torch.zeros(3, 16, 16, dtype=torch.uint8), r"not uint8 of shape \(3, 16, 16\)"),
+    (np.zeros((0, 4, 4, 3), np.uint8), r"of shape \(0, 4, 4, 3\)"),
+    ([], "no paths in the list"),
+]
+
+
+@pytest.mark.parametrize(("images", "says"), NO_PICTURES)
+def test_what_are_no_pictures_is_said_in_python_too(model: Model, images: Any, says: str) -> None:
+    with pytest.raises(ResslError, match=says):
+        embed(model, images, device="cpu")
 
 
 MISTAKES: list[tuple[list[str], str]] = [

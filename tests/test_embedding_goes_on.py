@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,27 @@ def test_what_is_there_is_kept_and_nothing_else_is_taken_for_it(
         embed(model, folder, out)
 
 
+@pytest.mark.parametrize("form", ["npy", "npz", "memory", "tensor"])
+def test_a_changed_array_is_not_taken_for_the_old_one(model: Model, tmp_path: Path, memory: Any, form: str) -> None:
+    """One pixel of a row that no sample would look at."""
+    pictures = np.random.default_rng(0).integers(0, 256, (200, 6, 6, 3), dtype=np.uint8)
+    place, out = tmp_path / f"a.{form}", tmp_path / "f.npy"
+
+    def given() -> Any:
+        if form in ("npy", "npz"):
+            np.save(place, pictures) if form == "npy" else np.savez(place, x=pictures)
+            return place
+        return pictures if form == "memory" else torch.from_numpy(pictures)
+
+    images, shown = given(), memory()
+    embed(model, images, out, device="cpu")
+    embed(model, images, out, device="cpu", display=shown)
+    assert "is there already and up to date" in shown.said
+    pictures[1, 2, 3, 0] ^= 255
+    with pytest.raises(ResslError, match="was made from other pictures"):
+        embed(model, given(), out, device="cpu")
+
+
 class Watched(Encoder):
     """It counts what it is shown, and is stopped when it has seen enough."""
 
@@ -168,3 +190,27 @@ def test_memory_does_not_grow_with_the_number_of_pictures(
     monkeypatch.setattr(embedding, "_collect", collect)
     embed(model, np.zeros((512, 12, 12, 3), np.uint8), tmp_path / "f.npy", workers=2, batch_size=8)
     assert 8 <= most <= 8 * embedding._AHEAD
+
+
+class Weighed(Encoder):
+    """It notes the most memory that Python and numpy have taken until the last batch."""
+
+    most = 0
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        self.most = tracemalloc.get_traced_memory()[1]
+        return torch.zeros(len(images), 2)
+
+
+@pytest.mark.parametrize(("dtype", "ending", "side"), [("u1", "npz", 64), ("f4", "npy", 64), ("f4", "npz", 48)])
+def test_nor_with_the_size_of_an_array(model: Model, tmp_path: Path, dtype: str, ending: str, side: int) -> None:
+    """Measured. A side of 64 is taken as it is, one of 48 is resized."""
+    place, array = tmp_path / f"a.{ending}", np.full((1024, side, side, 3), 1, dtype)
+    np.save(place, array) if ending == "npy" else np.savez(place, images=array)
+    encoder = Weighed((model[0], Transform(64, 64, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))), "cpu")
+    tracemalloc.start()
+    try:
+        embed(encoder, place, tmp_path / "f.npy", workers=1, batch_size=32)
+    finally:
+        tracemalloc.stop()
+    assert 0 < encoder.most < array.nbytes / 4

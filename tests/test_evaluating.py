@@ -119,8 +119,10 @@ def test_every_protocol_works_and_none_is_computed_twice(tmp_path: Path, run: Ru
     }
     first = dict(evaluate_each(run, CHOICES, device="cpu", changes=changes))
     assert list(first) == list(CHOICES)
+    named = {"svm": "svm-shots=2,4-draws=2", "finetune": "finetune-fractions=0.5-epochs=1-batch_size=8"}
+    named["transfer"] = "transfer-epochs=2"
     for name, result in first.items():
-        assert (run.path / "evaluation" / f"{name}.json").is_file()
+        assert (run.path / "evaluation" / f"{named.get(name, name)}.json").is_file()
         assert str(tmp_path) not in json.dumps(result)  # no path of this machine
         assert rows_of(name, result, {})
     assert first["knn"]["top1"] == first["classes"]["top1"]
@@ -183,8 +185,40 @@ def test_by_other_settings_it_is_another_measure(run: Run) -> None:
     assert "<td>linear</td>" in str(shown)  # the paper's stands alone
     assert "90.20" in str(shown)
     text = report([run], device="cpu").read_text()
+    assert "<td>linear</td>" in text  # each in a file of its own
+    assert "<td>linear, epochs = 1</td>" in text
+    (run.path / "evaluation" / "linear.json").unlink()
+    text = report([run], device="cpu").read_text()
     assert "<td>linear, epochs = 1</td>" in text
     assert "<span>linear, top-1</span>" not in text
+
+
+@pytest.mark.parametrize("precision", ["auto", "bf16"])
+def test_what_a_gpu_measured_is_good_elsewhere_unless_a_precision_is_asked_for(
+    precision: str, run: Run, memory: Any
+) -> None:
+    shown = memory()
+    there = evaluate(run, "knn", device="cpu", precision="bf16")
+    assert there["precision"] == "bfloat16"
+    here = evaluate(run, "knn", device="cpu", precision=precision, display=shown)
+    assert (here, shown.messages) == (there, [BEFORE])
+    assert evaluate(run, "knn", device="cpu", precision="fp32")["precision"] == "float32"
+
+
+def test_a_named_set_is_the_same_wherever_it_lies(
+    tmp_path: Path, make_run: Callable[..., Run], make_folder: Callable[..., Path], memory: Any
+) -> None:
+    place = make_folder(30)
+    run = make_run("r", data="cifar10")
+    found = evaluate(run, "knn", data=f"cifar10={place}", device="cpu")
+    assert found["own_data"]
+    shown = memory()
+    moved = place.rename(tmp_path / "moved")
+    assert evaluate(run, "knn", data=f"cifar10={moved}", device="cpu", display=shown) == found
+    assert shown.messages == [BEFORE]
+    page = report([run], data=f"cifar10={moved}", device="cpu").read_text()
+    assert "show pictures of" not in page
+    assert run.read_evaluation("classes")["own_data"]
 
 
 def test_geometry_is_of_any_pictures_and_not_of_the_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +249,7 @@ def test_backbones_of_timm_and_torchvision_are_measured_like_ours(tmp_path: Path
     given = {"data": str(array_file), "device": "cpu", "image_size": 32}
     found = evaluate("torchvision/resnet18", "knn", out=tmp_path / "t", k=5, **given)
     assert found["test_input"] == "16 x 16 px, short side 37, centre 32"
-    assert (tmp_path / "t" / "evaluation" / "knn.json").is_file()
+    assert (tmp_path / "t" / "evaluation" / "knn-k=5.json").is_file()
     # The plain way: torchvision's own network without its classifier, its own preparation, scikit-learn's vote.
     torch.manual_seed(0)
     network = torchvision.models.resnet18(weights=None).eval()
@@ -264,6 +298,6 @@ def test_voc_is_measured_by_map_and_by_nothing_else(tmp_path: Path, run: Run, ma
     assert found["measure"] == "mAP"
     assert found["data"] == "voc07"
     assert found["test_pictures"] == 40
-    assert (run.path / "evaluation" / "svm-on-voc07.json").is_file()
+    assert (run.path / "evaluation" / "svm-shots=1-draws=2-on-voc07.json").is_file()
     with pytest.raises(ResslError, match="several labels, which knn cannot measure; use svm, geometry"):
         evaluate(run, "knn", data=f"voc07={tmp_path / 'voc'}", device="cpu")

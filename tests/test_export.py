@@ -38,7 +38,8 @@ RUNS: dict[str, dict[str, Any]] = {
 EXPORTS = [
     *("small/torchvision", "small/timm", "medium/torchvision", "medium/timm"),
     *("slim/torchvision", "slim/safetensors", "slim/onnx", "slim/torch-export"),
-    *("timm/timm", "slim/huggingface", "imagenet/huggingface", "cpc/onnx", "cpc/torch-export"),
+    *("timm/timm", "timm/safetensors", "cpc/onnx", "cpc/torch-export"),
+    *("slim/huggingface", "imagenet/huggingface", "timm/huggingface"),
 ]
 
 # What a stranger does. It gets the lines that the export printed, and no ressl.
@@ -74,21 +75,23 @@ def test_each_export_gives_the_same_features_where_this_package_is_not(
     for name in EXPORTS:
         which, to = name.split("/")
         jobs[name] = export(runs[which], to).code
-    slim = export(runs["slim"], "safetensors").path
-    jobs["slim/safetensors"] = cards.torchvision_code(json.loads(_metadata(slim)), str(slim))
-    for name in ("slim", "imagenet"):  # the lines in the model card, run where the card lies
+    other = set()
+    for name in ("slim", "imagenet", "timm"):  # the lines in the model card, run where the card lies
         folder = runs[name].path / "export" / f"{name}-huggingface"
         lines = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-        jobs[f"{name}/huggingface"] = f"import os; os.chdir({str(folder)!r})\n" + lines[1]
-    folder = runs["imagenet"].path / "export" / "imagenet-huggingface"
-    jobs["imagenet/local-dir"] = f"import timm; model = timm.create_model('local-dir:{folder}', pretrained=True).eval()"
+        jobs[f"{name}/card"] = f"import os; os.chdir({str(folder)!r})\n" + lines[1]
+        other |= {f"{name}/card"}
+        if name != "slim":
+            made = f"timm.create_model('local-dir:{folder}', pretrained=True)"
+            jobs[f"{name}/local-dir"] = f"import timm; model = {made}.eval(); assert model.pretrained_cfg['mean']"
+            other |= {f"{name}/local-dir"}
     back = f"import os; os.chdir({str(tmp_path)!r})\n"
     (tmp_path / "jobs.json").write_text(json.dumps({name: back + code for name, code in jobs.items()}))
     reader = READER.replace('np.savez("', f'np.savez("{tmp_path}/')
     done = subprocess.run([sys.executable, "-c", reader], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = np.load(tmp_path / "features.npz")
-    assert set(found) == {*EXPORTS, "imagenet/local-dir"}
+    assert set(found) == {*EXPORTS, *other}
     expected = {name: features(run, pixels) for name, run in runs.items()}
     for name in found:
         assert np.abs(expected[name.split("/")[0]]).max() > 0.01
@@ -111,13 +114,6 @@ def test_each_export_gives_the_same_features_where_this_package_is_not(
     np.testing.assert_allclose(rows[1], rows[0], atol=1e-5, rtol=1e-5)
     _onnx_is_as_stated(runs["slim"].path / "export" / "slim.onnx")
     assert b"/secret/place" not in b"".join(p.read_bytes() for p in tmp_path.rglob("export/**/*") if p.is_file())
-
-
-def _metadata(path: Path) -> str:
-    import safetensors
-
-    with safetensors.safe_open(path, "pt") as file:
-        return file.metadata()["ressl"]
 
 
 def _onnx_is_as_stated(path: Path) -> None:
@@ -187,6 +183,21 @@ def test_the_model_card_has_the_numbers_of_every_protocol_and_of_the_last_step_a
         ["kNN, demo", "1.50"],
     ]
     assert rows[0][2] == "best 69.25 (epoch 12)"
+
+
+def test_the_model_card_has_the_knn_of_training_where_nothing_else_was_measured(make_run: Callable[..., Run]) -> None:
+    run = make_run()
+    assert "None were measured." in cards.model_card(cards.card_of(run, 32))
+    rows = [
+        {"step": 4, "epoch": 1.0, "knn": 40.5},
+        {"step": 7, "epoch": 1.75, "knn": 58.625},
+        {"step": 8, "epoch": 2.0},
+    ]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = cards.model_card(cards.card_of(run, 32))
+    assert "| kNN, while training | 58\\.62 | after epoch 1\\.75 |" in text
+    run.write_evaluation("knn", {"protocol": "knn", "top1": 61.25, "settings": {"k": 5}})
+    assert "while training" not in cards.model_card(cards.card_of(run, 32))
 
 
 def test_names_from_outside_stay_text_in_the_model_card(make_run: Callable[..., Run]) -> None:

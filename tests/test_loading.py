@@ -68,6 +68,23 @@ def test_pictures_of_any_mode_become_rgb() -> None:
     assert ours(Image.new("P", (30, 20))).shape == (3, 16, 16)
 
 
+@pytest.mark.parametrize(
+    ("picture", "says"),
+    [
+        ("a.png", r"not a path: open it with PIL\.Image\.open"),
+        (Path("a.png"), "not a path"),
+        (np.zeros((16, 16, 3)), r"not float64 of shape \(16, 16, 3\)"),
+        (np.zeros((3, 16, 16), np.uint8), r"not uint8 of shape \(3, 16, 16\)"),
+        (np.zeros((2, 16, 16, 3), np.uint8), r"takes one picture.*not uint8 of shape \(2, 16, 16, 3\)"),
+        (torch.zeros(16, 16, 3), "3 x H x W tensor, not float32"),
+        (None, "not NoneType"),
+    ],
+)
+def test_what_is_no_picture_is_said_in_one_sentence(picture: Any, says: str) -> None:
+    with pytest.raises(ResslError, match=says):
+        Transform(16, 16, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))(picture)
+
+
 def test_what_cannot_be_loaded_is_said_in_one_sentence(tmp_path: Path, run: Run) -> None:
     with pytest.raises(ResslError, match="there is nothing at"):
         load(tmp_path / "none")

@@ -213,8 +213,8 @@ def test_nothing_is_left_behind_by_a_mistake(tmp_path: Path, tiny: Tiny, array_f
         ({"device": "tpu"}, "unknown device"),
         ({"backbone": "resnet19"}, "did you mean 'resnet18'"),
         ({"teacher_momentum": 1.5}, "momentum"),
-        ({"output_dim": 0}, "cannot be built"),
-        ({"hidden_dim": -1}, "cannot be built"),
+        ({"output_dim": 0}, "output_dim must be at least 1, not 0"),
+        ({"hidden_dim": -1}, "hidden_dim must be at least 1, not -1"),
         ({"batch_size": 96, "queue_size": 96}, "a batch of 96 does not fit 72 pictures"),
         ({"data": tmp_path / "none.npz"}, "there is no file"),
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from ressl.reporting import nearest_paper, report, settings
 from ressl.runs import Run
 from ressl.subjects import subject_of_run
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SMALL = {
     "data": "array", "backbone": "resnet10", "stem": "medium", "width": 4, "image_size": 16, "batch_size": 16,
     "bn_groups": 2, "hidden_dim": 16, "output_dim": 8, "queue_size": 32, "epochs": 2, "warmup_epochs": 1.0,
@@ -115,7 +113,7 @@ def test_runs_that_differ_in_the_seed_alone_have_a_mean(runs: list[Run], tmp_pat
     twin.write_evaluation("knn", knn | {"top1": first - 4.0})
     text = re.sub(r"<[^>]+>", "|", report([runs[0], twin], tmp_path / "s.html", device="cpu").read_text())
     half = stats.t.ppf(0.975, 1) * np.std([first, first - 4], ddof=1) / np.sqrt(2)
-    assert re.search(rf"kNN\|+{first:.2f}\|+{first - 4:.2f}\|+{first - 2:.2f} ± {half:.2f}", text)
+    assert re.search(rf"kNN\|+{first:.2f}\|+{first - 4:.2f}\|+{first - 2:.2f} ±\xa0{half:.2f}", text)
     assert "mean of 2 seeds" in text
     assert "mean of" not in report([runs[0], runs[0]], tmp_path / "t.html", device="cpu").read_text()
 
@@ -226,20 +224,6 @@ def test_views_are_drawn_and_mistakes_are_said(
 
 
 # --- in a browser ---
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        try:
-            started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"Chromium does not start here: {str(error).splitlines()[0]}")
-        yield started
-        started.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1180, "light"), (390, "dark")])

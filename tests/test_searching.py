@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from ressl import featurefiles, searching
@@ -16,6 +18,7 @@ from ressl.cli import main
 from ressl.embedding import embed
 from ressl.errors import ResslError
 from ressl.featurefiles import open_features
+from ressl.loading import load
 from ressl.runs import Run
 from ressl.searching import draw_sheet, nearest_exact, nearest_indexed, search
 
@@ -63,6 +66,24 @@ def test_the_index_finds_what_the_exact_search_finds(random_features: Path) -> N
     assert len(said) == 2
 
 
+@pytest.mark.parametrize("later", [True, False])
+def test_an_index_of_other_features_is_made_again(random_features: Path, later: bool) -> None:
+    """As many rows, and older or newer than the index: a file put in another's place brings its own time."""
+    pytest.importorskip("usearch")
+    rows, said = np.load(random_features), list[str]()
+    nearest = lambda: nearest_indexed(open_features(random_features), rows[400], 2, said.append)[0].tolist()
+    assert nearest() == nearest() == [400, 500]
+    np.save(random_features, rows[::-1].copy())
+    index = random_features.with_name("r.npy.usearch")
+    os.utime(random_features, ns=(index.stat().st_mtime_ns + (10**9 if later else -(10**9)),) * 2)
+    assert nearest() == [499, 599]
+    assert nearest() == [499, 599]
+    assert len(said) == 2
+    index.with_name("r.npy.usearch.json").write_text("{")
+    assert nearest() == [499, 599]
+    assert len(said) == 3
+
+
 @pytest.mark.parametrize("ending", [".npy", ".parquet"])
 def test_a_picture_finds_itself_and_its_like(
     make_run: Callable[..., Run],
@@ -89,6 +110,81 @@ def test_a_picture_finds_itself_and_its_like(
     assert [line[2] for line in lines] == [open_features(features).paths[i] for i in np.argsort(-cosine)[:7]]
     assert search(features, picture, k=1)[0].path == str(picture)  # the file knows its model
     assert search(features, picture, k=3, index="usearch")[0].path == str(picture)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".parquet"])
+def test_pictures_and_model_are_found_from_any_folder(
+    make_run: Callable[..., Run],
+    make_folder: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ending: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run("run")
+    make_folder(6)
+    features = f"f{ending}"
+    embed("run", "photos", features, device="cpu")
+    assert [found.path for found in search(features, "photos/a/000.png", k=1)] == ["photos/a/000.png"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    words = ["search", f"../{features}", "../photos/a/000.png", "-k", "3", "-o", "s.png", "--device", "cpu"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "1.0000  ../photos/a/000.png" in out
+    assert "could not be opened" not in out
+    sheet = lambda: Image.open("s.png").getpixel((12 + 80, 12 + 206 + 80))
+    assert sheet() == Image.open("../photos/a/000.png").getpixel((8, 8))
+    # Moved: nothing is drawn for what is, unless somebody says where.
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    Path("s.png").unlink()
+    words[2] = "../moved/a/000.png"
+    assert main(words) == 2
+    assert "3 of 3 pictures could not be opened; say where they are: --images FOLDER" in capsys.readouterr().err
+    assert not Path("s.png").exists()
+    assert main([*words, "--images", "../moved"]) == 0
+    assert sheet() == Image.open("../moved/a/000.png").getpixel((8, 8))
+    (tmp_path / "moved" / "a" / "003.png").unlink()
+    words[words.index("3")] = "6"
+    assert main([*words, "--images", "../moved"]) == 0
+    assert "1 of 6 pictures could not be opened" in capsys.readouterr().out
+    (tmp_path / "run").rename(tmp_path / "moved-run")
+    assert main([*words, "--images", "../moved"]) == 2
+    assert re.search(r"was made by run, which is not there; add --model MODEL\n", capsys.readouterr().err)
+    assert main([*words, "--images", "../moved", "--model", "../moved-run"]) == 0
+
+
+@pytest.mark.parametrize("index", ["exact", "usearch"])
+def test_features_that_are_none_are_said(make_run: Callable[..., Run], tmp_path: Path, index: str) -> None:
+    run, picture = str(make_run().path), str(tmp_path / "a.png")
+    Image.new("RGB", (16, 16)).save(picture)
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    pytest.importorskip("usearch")
+    rows = np.ones((5, 32), np.float32)
+    rows[3, 7] = np.nan
+    np.save(tmp_path / "nan.npy", rows)
+    np.save(tmp_path / "empty.npy", rows[:0])
+    schema = pyarrow.schema([("path", pyarrow.string()), ("embedding", pyarrow.list_(pyarrow.float32(), 32))])
+    for name, lists in {"null": [[1.0] * 32, None], "none": []}.items():
+        table = pyarrow.table({"path": ["a", "b"][: len(lists)], "embedding": lists}, schema=schema)
+        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    mistakes = {
+        "nan.npy": r"row 3 of .*nan\.npy holds numbers that are not finite",
+        "empty.npy": "no rows to search|cannot be read as features",
+        "null.parquet": r"null\.parquet has rows without an embedding",
+        "none.parquet": "no rows to search",
+    }
+    for name, says in mistakes.items():
+        with pytest.raises(ResslError, match=says):
+            search(tmp_path / name, picture, run, index=index, device="cpu")
+    np.save(tmp_path / "fine.npy", np.ones((5, 32), np.float32))
+    backbone, transform = load(run)
+    with torch.no_grad():
+        next(backbone.parameters()).fill_(np.nan)
+    with pytest.raises(ResslError, match=r"gives numbers for .*a\.png that are not finite"):
+        search(tmp_path / "fine.npy", picture, (backbone, transform), index=index, device="cpu")
 
 
 def test_the_sheet_shows_the_query_and_what_was_found(tmp_path: Path) -> None:

@@ -143,12 +143,17 @@ def test_links_in_the_sources_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
+def test_no_example_in_a_docstring_is_passed_over() -> None:
+    assert not [path.name for path in (ROOT / "src").rglob("*.py") if "+SKIP" in path.read_text(encoding="utf-8")]
+
+
 # --- the tutorial ---
 
 SMALL = {
     "pretrain": "--device cpu --epochs 2 --warmup-epochs 0.5 --width 4 --hidden-dim 8 --output-dim 8 --batch-size 16 "
     "--bn-groups 2 --queue-size 32 --image-size 16 --knn-every 0 --workers 0",
-    "evaluate": "--device cpu --epochs 2",
+    "evaluate": "--device cpu",
+    "report": "--device cpu",
     "embed": "--device cpu",
     "search": "--device cpu",
 }
@@ -204,14 +209,20 @@ def test_the_tutorial_works_from_the_first_command_to_the_last(
             program, *words = shlex.split(line, comments=True)
             assert program == "ressl"
             more = "" if "--resume" in words else SMALL.get(words[0], "")
+            more += " --epochs 2" if "linear" in words else ""
             assert main([*words, *shlex.split(more)]) == 0, f"{line}\n{capsys.readouterr().err}"
             ran.append(words[0])
-    assert ran.count("pretrain") == 2
-    assert {"views", "evaluate", "embed", "search", "export"} <= set(ran)
+    assert (ran.count("pretrain"), ran.count("views"), ran.count("evaluate")) == (2, 2, 2)
+    assert {"embed", "search", "export", "report"} <= set(ran)
+    # Nor is there a command in a sentence, where nobody would run it.
+    words = re.sub(r"```.*?```", "", (DOCS / "tutorial.md").read_text(), flags=re.DOTALL)
+    assert not re.findall(r"`(?:ressl|--)[^`]* [^`]*`", words.replace("`--protocol svm`", ""))
     out = capsys.readouterr().out
     accuracy = re.search(r"([\d.]+)% of the test pictures from 15 labels", out)
     assert accuracy is not None
     assert float(accuracy[1]) > 60  # the colour tells; chance is a third
-    for name in ("views.png", "sheet.png", "pets-model/README.md", "pets.pth", "train.paths.txt"):
+    made = ("views.png", "weaker.png", "sheet.png", "pets-model/README.md", "pets.pth", "train.paths.txt")
+    for name in (*made, "runs/pets/report.html"):
         assert (tmp_path / name).stat().st_size > 100
+    assert list(Path("runs/pets/evaluation").glob("svm*.json"))
     assert Image.open("sheet.png").size[0] > 500

@@ -1,9 +1,11 @@
 """ReSSL: relational self-supervised learning.
 
 >>> import ressl
->>> run = ressl.pretrain(data="photos/", out="runs/photos")     # doctest: +SKIP
->>> model, transform = ressl.load("runs/photos")                 # doctest: +SKIP
->>> found = ressl.embed("runs/photos", "photos/")                # doctest: +SKIP
+>>> run = ressl.pretrain(data="photos/", out="runs/photos", epochs=1)
+>>> model, transform = ressl.load("runs/photos")
+>>> found = ressl.embed("runs/photos", "photos/")
+>>> found.features.shape  # of 32 photographs
+(32, 256)
 """
 
 from __future__ import annotations

@@ -52,12 +52,20 @@ def card_of(run: Run, features_dim: int, licence: str | None = None) -> dict[str
 
 
 def metrics_of(run: Run) -> dict[str, dict[str, Any]]:
-    """The rows of every evaluation of the last step as the report shows them, each with that step."""
-    found = {}
+    """The rows of every evaluation of the last step as the report shows them, each with that step.
+
+    Where kNN is not among them, the last one that was measured while training is.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for name, result in run.evaluations()[0].items():
         rows = [{"what": row.what, "value": row.value, "beside": row.beside} for row in rows_of(name, result)]
         if rows:
             found[name] = {key: result[key] for key in ("test", "step") if key in result} | {"rows": rows}
+    curve = run.curve("knn")
+    if curve and "knn" not in found:
+        epoch, value = curve[-1]
+        row = {"what": "kNN, while training", "value": f"{value:.2f}", "beside": f"after epoch {epoch:g}"}
+        found["knn-while-training"] = {"rows": [row]}
     return found
 
 
@@ -98,6 +106,11 @@ def read_card(text: str | bytes) -> dict[str, Any]:
 
 
 # --- how others load it ---
+
+
+def network_code(card: Mapping[str, Any], file: str) -> str:
+    """Python that builds the network in the library whose names its weights have, and fills it from ``file``."""
+    return timm_code(card, file) if card["backbone"].startswith("timm/") else torchvision_code(card, file)
 
 
 def torchvision_code(card: Mapping[str, Any], file: str) -> str:

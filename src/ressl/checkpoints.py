@@ -12,11 +12,13 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from ressl.errors import ResslError, printable
@@ -31,6 +33,25 @@ KEEP = 2  # the newest checkpoints that stay
 _HEADER_LIMIT = 8 << 20  # bytes; a ResNet-50's header has 0.1 MB, and a hostile one may take 20 times its size to read
 _NAME = re.compile(r"step-(\d{8,18})\.safetensors")
 _WARN_BELOW = 3  # times a checkpoint's size left on the disk
+_LEARNED = ("method.", "optimiser.")  # the tensors that must be finite; logs may be what they are
+_USUAL = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first of ``tensors`` that holds NaN or Inf. It waits for the device once."""
+    found = {n: _finite(t) for n, t in tensors.items() if t.numel() and (t.is_floating_point() or t.is_complex())}
+    good = torch.stack(list(found.values())).tolist() if found else []
+    return next((name for name, fine in zip(found, good, strict=True) if not fine), None)
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    if tensor.dtype in _USUAL:  # one pass and no copy: a memory of all pictures may fill half of the card
+        low, high = tensor.detach().aminmax()
+        return low.isfinite() & high.isfinite()
+    try:
+        return tensor.detach().isfinite().all()
+    except NotImplementedError:  # of a kind that torch holds but cannot look at, and no run of ours writes
+        return torch.zeros((), dtype=torch.bool, device=tensor.device)
 
 
 class DamagedCheckpoint(ResslError):
@@ -59,6 +80,10 @@ class Checkpoint:
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors below ``prefix``, without it."""
         return {name[len(prefix) :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
+
+    def spoilt(self) -> str | None:
+        """The name of a weight, statistic or optimiser state that is not finite."""
+        return not_finite({name: tensor for name, tensor in self.tensors.items() if name.startswith(_LEARNED)})
 
     def place(self, total_steps: int) -> Place:
         """Where in the run it was written; anybody may have written it, so nothing is taken for granted."""
@@ -210,10 +235,14 @@ class CheckpointFolder:
         return f"{where}; make room before it is full" if free < _WARN_BELOW * size else None
 
     def load_latest(self) -> Checkpoint:
+        """The newest that can be used; ``damaged`` says which were passed over, and why."""
         self.damaged, self._useless = [], []
         for path in reversed(self.paths()):
             try:
-                return load(path)
+                found = load(path)
+                if name := found.spoilt():  # nothing good can come of it
+                    raise DamagedCheckpoint(f"the checkpoint {path} is damaged: its {printable(name)} is not finite")
+                return found
             except DamagedCheckpoint as error:
                 self.damaged.append(str(error))
                 self._useless.append(path)

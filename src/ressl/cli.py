@@ -8,6 +8,7 @@ import importlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keep_compiled()
     small_workspaces()
     try:
-        with tidy_exit():
+        with tidy_exit(), warnings.catch_warnings():
+            warnings.showwarning = _warn  # type: ignore[assignment]
             if wants_card(words):
                 wake_card()
                 if words[0] == "pretrain":
@@ -86,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recall()
 
 
+def _warn(message: Warning | str, *_: object) -> None:
+    """One line; where in the code it arose is nothing to who runs a command."""
+    print(f"ressl: {_who()}warning: {printable(str(message))}", file=sys.stderr)
+
+
 def _who() -> str:
     """Which of several processes is speaking."""
     rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID")
@@ -102,6 +109,8 @@ def _main(arguments: list[str]) -> int:
     if asked == "launch" and "--" in arguments:  # what follows is another command's, options and all
         place = arguments.index("--")
         mine, inner = arguments[:place], arguments[place + 1 :]
+    if empty := [word for word in mine if word.startswith("--") and word.endswith("=--")]:
+        raise ResslError(f"{empty[0].removesuffix('=--')} wants a value")  # Python 3.11 would make it an empty list
     options, rest = parser.parse_known_args(mine)
     if rest:
         raise ResslError(_unexpected(parser, options.command, rest[0]))

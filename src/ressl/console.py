@@ -73,12 +73,19 @@ class Bar:
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("training", total=None, values="")
+        self._before = 0
 
     def progress(self, done: int, total: int, values: dict[str, float]) -> None:
-        self._bar.update(self._task, completed=done, total=total, values=summary(values))
+        self._show(done, total, summary(values))
 
     def busy(self, what: str, done: int, total: int) -> None:
-        self._bar.update(self._task, completed=done, total=total, values=what)
+        self._show(done, total, what)
+
+    def _show(self, done: int, total: int, text: str) -> None:
+        if done < self._before:  # another piece of work: its clock starts anew, also where it has as many steps
+            self._bar.reset(self._task)
+        self._before = done
+        self._bar.update(self._task, completed=done, total=total, values=text)
 
     def message(self, text: str) -> None:
         self._bar.console.print(plain(text), highlight=False, markup=False, emoji=False)

@@ -13,6 +13,7 @@ from ressl.recipes import RECIPES, Recipe, get_recipe
 from ressl.recipes.typed import plain
 from ressl.runs import Run
 
+LOG_LIMIT = 100_000  # steps between two log points: room is made for as many rows
 LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
 
 
@@ -37,7 +38,7 @@ def paced(run: Run, asked: Rhythm) -> Rhythm:
         for key, usual in asdict(RHYTHM).items()
         if type(kept.get(key)) in (int, float) and 0 <= kept[key] <= 1e9
     }
-    sound["log_steps"] = min(max(1, sound.get("log_steps", RHYTHM.log_steps)), 100_000)  # room is made for so many
+    sound["log_steps"] = min(max(1, sound.get("log_steps", RHYTHM.log_steps)), LOG_LIMIT)
     return Rhythm(**(sound | {key: value for key, value in asdict(asked).items() if value != getattr(RHYTHM, key)}))
 
 

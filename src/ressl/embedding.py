@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ressl import console
+from ressl.data.arrays import FloatSource
 from ressl.data.base import ArraySource, FileSource, Source
 from ressl.data.cutting import centre
 from ressl.data.decode import BrokenImage, shown
@@ -49,6 +50,7 @@ from ressl.featurefiles import (
     write_broken,
     write_features,
 )
+from ressl.files import stamp
 from ressl.pretraining import default_workers
 
 PART = 1024  # samples, rounded up to whole batches; the most that a stopped process loses
@@ -92,7 +94,7 @@ def embed(
     Args:
         model: what :func:`ressl.load` takes, or what it gives.
         images: a folder, a picture, a .txt with a path per line, an .npy or .npz, a list of paths, or an array
-            (N x H x W x 3 uint8).
+            (N x H x W x 3 uint8; a tensor may be N x 3 x H x W, too).
         out: ``.npy`` or ``.parquet``. A call that was stopped goes on where it was when it is made again. Without it,
             the features are kept in memory only.
         device: the GPU when there is one, unless told.
@@ -109,7 +111,8 @@ def embed(
     source = open_images(images)
     encoder = model if isinstance(model, Encoder) else Encoder(model, device, precision)
     workers = default_workers() if workers is None else workers
-    job = _Job(source, encoder, workers, batch_size, display or console.Silent())
+    file = Path(images) if isinstance(images, (str, os.PathLike)) and Path(images).is_file() else None
+    job = _Job(source, file, encoder, workers, batch_size, display or console.Silent())
     start = time.monotonic()
     found = _in_memory(job) if place is None else _to_file(job, place)
     return replace(found, seconds=time.monotonic() - start)
@@ -118,17 +121,18 @@ def embed(
 @dataclass(frozen=True)
 class _Job:
     source: Source
+    file: Path | None  # that the pictures are in or listed in
     encoder: Encoder
     workers: int
     batch_size: int
     display: Display
 
     def digest(self) -> str:
-        """Two jobs with the same digest give the same rows. Files are told by name, size and time of change."""
+        """Two jobs with the same digest give the same rows. Files are told by size and time of change."""
         encoder, source = self.encoder, self.source
         facts = [encoder.weights, encoder.device.type, str(encoder.dtype), repr(encoder.transform), self.batch_size]
         hasher = hashlib.sha256(json.dumps([*facts, self.step, len(source), type(source).__name__]).encode())
-        for key in _keys(source):
+        for key in _keys(source, self.file):
             hasher.update(key)
         return hasher.hexdigest()
 
@@ -165,9 +169,9 @@ class _Job:
 
     def _batches(self, bounds: Iterator[tuple[int, int]]) -> Generator[_Batch]:
         size, resize = self.encoder.transform.size, self.encoder.transform.resize
-        if isinstance(self.source, ArraySource) and self.source.size == (size, size) and resize == size:
+        if isinstance(self.source, ArraySource | FloatSource) and self.source.size == (size, size) and resize == size:
             for first, last in bounds:
-                yield torch.arange(first, last), self.source.images[first:last], {}
+                yield torch.arange(first, last), _rows(self.source, first, last), {}
             return
         pool, waiting = ThreadPoolExecutor(max(self.workers, 1)), deque[list[Future[list[_Read]]]]()
         try:
@@ -205,17 +209,24 @@ def _collect(tasks: list[Future[list[_Read]]]) -> _Batch:
     return ids, torch.from_numpy(np.stack([pixels for _, pixels in good])).permute(0, 3, 1, 2), broken
 
 
-def _keys(source: Source) -> Iterator[bytes]:
+def _rows(source: ArraySource | FloatSource, first: int, last: int) -> Tensor:
+    return source.images[first:last] if isinstance(source, ArraySource) else source.block(first, last)
+
+
+def _keys(source: Source, file: Path | None) -> Iterator[bytes | memoryview]:
+    """What tells these pictures from others."""
     if isinstance(source, FileSource):
-        for path in source.paths:
-            try:
-                found = os.stat(path)
-                yield os.fsencode(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0")
-            except OSError:
-                yield os.fsencode(f"{path}\0")
-    else:  # a sample: an array may be larger than the memory
-        for index in np.linspace(0, len(source) - 1, min(64, len(source)), dtype=np.int64):
-            yield source.read(int(index)).tobytes()
+        yield from (os.fsencode(f"{path}\0{stamp(path)}") for path in source.paths)
+    elif file is not None:  # an array: it may be larger than the memory, and long to read
+        yield stamp(file).encode()
+    elif isinstance(source, ArraySource):
+        yield str(source.size).encode()
+        for first in range(0, len(source), PART):
+            yield source.images[first : first + PART].permute(0, 2, 3, 1).contiguous().numpy().data
+    else:
+        for index in range(len(source)):
+            with suppress(BrokenImage):
+                yield b"%d\0" % index + source.read(index).tobytes()
 
 
 def _in_memory(job: _Job) -> Embeddings:
@@ -262,7 +273,7 @@ def _to_file(job: _Job, out: Path) -> Embeddings:
             parts.remove()
             raise _none_read(job, broken)
         facts: dict[str, Any] = {"job": digest, "model": job.encoder.name, "weights": job.encoder.weights}
-        facts |= {"broken": len(broken)}
+        facts |= {"broken": len(broken), "folder": os.getcwd()}  # paths may be relative to it
         write_broken(out, broken)
         if broken:
             job.display.message(f"{len(broken):,} broken files left out, listed in {shown(broken_list(out))}")

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ressl.data.arrays import open_array
+from ressl.data.arrays import open_streamed
 from ressl.data.augment import to_float
 from ressl.data.base import ArraySource, FileSource, Source
 from ressl.data.decode import EXTENSIONS, shown
@@ -30,7 +30,11 @@ from ressl.loading import OnnxBackbone, load
 from ressl.transform import Transform
 
 Model = str | Path | tuple[nn.Module, Transform]
-Images = str | Path | Sequence[str | Path] | NDArray[np.generic] | Source
+Images = str | Path | Sequence[str | Path] | NDArray[np.generic] | Tensor | Source
+_FORMS = (
+    "give a folder, a picture's path, a .txt with a path per line, an .npy or .npz, a list of paths, or uint8 pictures "
+    "in one array of shape N x H x W x 3"
+)
 
 
 class Encoder:
@@ -79,12 +83,14 @@ def open_images(images: Images) -> Source:
         return images
     if isinstance(images, np.ndarray):
         return _open_array(images)
+    if isinstance(images, Tensor):
+        return _open_tensor(images)
     if isinstance(images, (str, os.PathLike)):
         path = Path(images)
         if path.is_dir():
             return open_split(path.name, path, [])
         if path.suffix.lower() in (".npy", ".npz"):
-            return open_array(path, "train", path.name)
+            return open_streamed(path, path.name)
         if path.suffix.lower() in EXTENSIONS and path.is_file():
             return FileSource(path.name, [str(path)])
         if path.suffix.lower() in SUFFIXES and path.is_file():
@@ -93,16 +99,32 @@ def open_images(images: Images) -> Source:
             f"there are no pictures at {shown(path)}; give a folder, a picture, a .txt with a path per line, or an "
             ".npy or .npz array"
         )
-    paths = [os.fspath(path) for path in images]
+    try:
+        paths = [os.fspath(path) for path in images]
+    except TypeError:
+        what = type(images).__name__
+        if isinstance(images, (list, tuple)):
+            what += f" of {next(type(i).__name__ for i in images if not isinstance(i, (str, os.PathLike)))}"
+        raise ResslError(f"pictures cannot be taken from {what}; {_FORMS}") from None
     if not paths:
         raise ResslError("there are no paths in the list of pictures")
     return FileSource("list", paths)
 
 
 def _open_array(images: NDArray[np.generic]) -> Source:
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3) or not len(images):
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3) or not images.size:
         raise ResslError(
             f"pictures in an array are uint8 of shape N x H x W x 3, not {images.dtype} of shape {images.shape}"
         )
     images = images if images.flags.writeable and min(images.strides) >= 0 else images.copy()
     return ArraySource("array", torch.from_numpy(images).permute(0, 3, 1, 2).expand(-1, 3, -1, -1))
+
+
+def _open_tensor(images: Tensor) -> Source:
+    shape = tuple(images.shape)
+    if images.dtype != torch.uint8 or images.ndim != 4 or 3 not in (shape[1], shape[3]) or not images.numel():
+        raise ResslError(
+            "pictures in a tensor are uint8 of shape N x 3 x H x W or N x H x W x 3, not "
+            f"{str(images.dtype).removeprefix('torch.')} of shape {shape}"
+        )
+    return ArraySource("array", (images if shape[1] == 3 else images.permute(0, 3, 1, 2)).cpu())

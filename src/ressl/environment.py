@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
-FROM_SOURCE = "not installed"  # the version of a program that is run from its source
+from ressl import __version__
+
+FROM_SOURCE = "not installed"  # what earlier records say of a program that is run from its source
 
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Facts that stand beside every measured number."""
     facts: dict[str, Any] = {
-        "ressl": _version("ressl") or FROM_SOURCE,
+        "ressl": _version("ressl") or f"{__version__} from source",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": _version("torchvision"),

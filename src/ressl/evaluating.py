@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ressl.console import Silent
 from ressl.data.contents import contents
-from ressl.data.sources import label_of, parse_data
+from ressl.data.sources import is_named, label_of, parse_data
 from ressl.engine.compiling import wake_compiler
 from ressl.engine.loop import Display, device_of
 from ressl.engine.processes import current, device_for
@@ -103,7 +104,7 @@ def evaluate_each(
         wake_compiler(bench.device)  # while data and features are read
     for name in protocols:
         with on_device(bench.device):
-            found = _one(bench, name, asked[name])
+            found = _one(bench, name, asked[name], any_precision=precision == "auto")
         yield name, found
 
 
@@ -123,7 +124,7 @@ def bench_of(
     return Bench(subject, kind, place, where, precision_of(precision, where), display or Silent(), again)
 
 
-def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
+def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, Any]:
     subject, recipe, team = bench.subject, bench.recipe, current()
     lying = lambda kind, place: team.tell(contents(kind, place) if team.leads else None)  # one look for all processes
     settings, usual = plain(asked), plain(PROTOCOLS[name].settings(recipe))
@@ -131,7 +132,7 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     if "to" in settings:  # names, not places
         pairs = [parse_data(text) for text in settings["to"]]
         settings["to"] = [f"{label_of(*pair)} {place_of(*pair)}/{lying(*pair) or ''}".rstrip("/") for pair in pairs]
-    file = name if bench.own_data else f"{name}-on-{bench.label[:80]}"
+    file = _file(name, changed) + ("" if bench.own_data else f"-on-{bench.label[:80]}")
     made = {
         "step": subject.step,
         "settings": settings,
@@ -144,10 +145,13 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     if not subject.trained:  # its weights and input are not the folder's
         made |= {"backbone": recipe.backbone, "weights": bench.cache.backbone[:16], "image_size": recipe.image_size}
     known = team.tell(subject.run.read_evaluation(file) if team.leads else None)
-    if known is not None and not bench.again and _same(known, made):
+    # What a GPU measured in bf16 is as good on a machine without one, unless a precision is asked for; and a set of a
+    # name is the same wherever it lies.
+    free = {key for key, is_free in (("precision", any_precision), ("place", is_named(recipe.data))) if is_free}
+    if known is not None and not bench.again and _same(known, made, free):
         bench.display.message(BEFORE)
         return known
-    before = _rows_before(known, made) if "to" in settings else {}
+    before = _rows_before(known, made, free) if "to" in settings else {}
     if before:  # only what is new is computed; the rest stays beside it
         places = dict(zip(settings["to"], asked.to, strict=True))
         asked = replace(asked, to=tuple(text for place, text in places.items() if bench.again or place not in before))
@@ -180,18 +184,29 @@ def _one(bench: Bench, name: str, asked: Any) -> dict[str, Any]:
     return result
 
 
-def _same(known: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
-    """Whether a result is of what is asked for. Pictures that are gone by now are taken to be the same."""
-    free = {"contents"} if None in (known.get("contents"), made["contents"]) else set()
+def _file(name: str, changed: Mapping[str, Any]) -> str:
+    """What a result's file is called: other settings are another measure, beside the protocol's own.
+
+    >>> _file("knn", {}), _file("linear", {"epochs": 5, "scale": [0.2, 1.0]})
+    ('knn', 'linear-epochs=5-scale=0.2,1.0')
+    """
+    text = lambda value: ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    told = "".join(f"-{key}={text(value)}" for key, value in changed.items())
+    return name + (told if len(told) <= 80 else f"-{hashlib.sha256(told.encode()).hexdigest()[:12]}")
+
+
+def _same(known: Mapping[str, Any], made: Mapping[str, Any], free: Set[str]) -> bool:
+    """Whether a result is of what is asked for, but for ``free``. Pictures that are gone are taken to be the same."""
+    free = free | ({"contents"} if None in (known.get("contents"), made["contents"]) else set())
     return all(known.get(key) == value for key, value in made.items() if key not in free)
 
 
-def _rows_before(known: dict[str, Any] | None, made: Mapping[str, Any]) -> dict[str, Any]:
+def _rows_before(known: dict[str, Any] | None, made: Mapping[str, Any], free: Set[str]) -> dict[str, Any]:
     """The rows of an earlier transfer that differs in its list alone, by data and place."""
     match known:
         case {"settings": {"to": [*places], **rest}, "to": [*rows]} if known is not None and len(places) == len(rows):
             asked = {key: value for key, value in made["settings"].items() if key != "to"}
-            if _same({**known, "settings": rest}, {**made, "settings": asked}):
+            if _same({**known, "settings": rest}, {**made, "settings": asked}, free):
                 found = dict(zip(map(str, places), rows, strict=True))
                 to = made["settings"]["to"]
                 here = {name.partition("/")[0] for name in to}  # where other pictures may lie by now

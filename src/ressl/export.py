@@ -1,7 +1,8 @@
 """A trained backbone for other programs: files that load without this package.
 
 >>> from ressl.export import export
->>> export("runs/photos", "timm")                                # doctest: +SKIP
+>>> print(export("runs/photos", "torchvision").path)  # .code: Python that loads it
+runs/photos/export/photos-torchvision.pth
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ressl.cards import card_of, model_card, onnx_code, timm_code, torch_export_code, torchvision_code
+from ressl.cards import card_of, model_card, network_code, onnx_code, timm_code, torch_export_code, torchvision_code
 from ressl.errors import ResslError, unknown
 from ressl.files import write_atomically
 from ressl.published import filled
@@ -94,7 +95,7 @@ def _safetensors(job: _Job) -> bytes:
 
 def _to_safetensors(job: _Job) -> str:
     write_atomically(job.path, _safetensors(job))
-    return f"import safetensors.torch\n\nweights = safetensors.torch.load_file({job.shown!r})  # torchvision's names"
+    return network_code(job.card, job.shown)
 
 
 def _to_timm(job: _Job) -> str:
@@ -157,7 +158,8 @@ def _to_huggingface(job: _Job) -> str:
         raise ResslError(f"{folder} exists already and is no exported model; choose another -o")
     folder.mkdir(exist_ok=True)
     config: dict[str, Any] = {CARD: card, "num_features": card["features_dim"], "num_classes": 0}
-    if card["width"] == 64 and card["stem"] == "imagenet" and card["backbone"] != "resnet10":
+    plain = card["width"] == 64 and card["stem"] == "imagenet" and card["backbone"] != "resnet10"
+    if plain or card["backbone"].startswith("timm/"):  # whose networks have neither
         # timm's own keys, so that timm.create_model("local-dir:FOLDER") and the hub take the folder as it is.
         size, crop = card["image_size"], card["image_size"] / card["resize"]
         config |= {
@@ -174,7 +176,7 @@ def _to_huggingface(job: _Job) -> str:
     write_atomically(folder / "model.safetensors", _safetensors(job))
     write_atomically(folder / "README.md", model_card(card).encode())
     write_atomically(folder / "config.json", _json(config).encode())  # last: it makes the folder a model
-    return f"import ressl\n\nmodel, transform = ressl.load({job.shown!r})  # its README.md shows other ways"
+    return network_code(card, os.fspath(folder / "model.safetensors")) + "\n# its README.md shows other ways"
 
 
 def _is_ours(folder: Path) -> bool:

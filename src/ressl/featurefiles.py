@@ -1,9 +1,10 @@
 """Files of features: written from parts so that a file is whole or not there, read block by block.
 
-FEATURES.npy         N x D float32; beside it FEATURES.paths.txt, a line per row, and FEATURES.npy.json, what made it
-FEATURES.parquet     columns path and embedding; what made it stands in the schema's metadata
-FEATURES.npy.broken.txt, FEATURES.parquet.broken.txt  pictures that could not be read, if any, each with the reason
-                     after a tab
+- ``FEATURES.npy``: N x D float32; beside it ``FEATURES.paths.txt``, a line per row, and ``FEATURES.npy.json``, what
+  made it and in which folder
+- ``FEATURES.parquet``: columns path and embedding; what made it stands in the schema's metadata
+- ``FEATURES.npy.broken.txt``, ``FEATURES.parquet.broken.txt``: pictures that could not be read, if any, each with the
+  reason after a tab
 """
 
 from __future__ import annotations
@@ -202,9 +203,19 @@ class FeatureFile:
             return
         start = 0
         for batch in _pyarrow().parquet.ParquetFile(self.path).iter_batches(BLOCK, columns=["embedding"]):
+            if batch.column(0).null_count:
+                raise ResslError(f"{shown(self.path)} has rows without an embedding; leave them out of the file")
             rows = np.asarray(batch.column(0).flatten(), dtype=np.float32).reshape(len(batch), self.dim)
             yield start, rows
             start += len(rows)
+
+    def place(self, path: str) -> str:
+        """A path of the time when the file was made, as seen from the folder of now; other names as they are."""
+        folder, here = self.facts.get("folder"), os.getcwd()
+        if not isinstance(folder, str) or folder == here or os.path.isabs(path):
+            return path
+        there = os.path.join(folder, path)
+        return os.path.relpath(there) if os.path.exists(there) else path
 
     def read(self) -> Floats:
         """All rows; those of an .npy are mapped, not copied."""

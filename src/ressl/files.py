@@ -33,6 +33,15 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
+def stamp(path: str | os.PathLike[str]) -> str:
+    """Size and time of change, which tell a file from another that takes its place; nothing where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:  # whoever reads it will say so
+        return ""
+    return f"{found.st_size}\0{found.st_mtime_ns}\0"
+
+
 def read_bytes(path: str | os.PathLike[str], limit: int = TEXT_LIMIT) -> bytes:
     """All of a file of at most ``limit`` bytes; OSError where there are more."""
     with open_regular(path) as file:

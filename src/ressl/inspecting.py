@@ -71,8 +71,8 @@ def chosen_queries(labels: Tensor, count: int, seed: int = 0) -> Tensor:
 
 def neighbours_of(bench: Bench, kind: str, count: int = 8, columns: int = 10, seed: int = 0) -> Neighbours:
     """The nearest training pictures to test pictures: as they are, or after a weak or a contrastive view."""
+    fit, held = bench.features()  # first: of files that are read for it, only now is known which are broken
     r, data = bench.recipe, bench.data
-    fit, held = bench.features()
     truth = class_numbers(data.test[1])
     chosen = chosen_queries(truth, count)
     queries = data.test[0][chosen]
@@ -120,15 +120,16 @@ def thumbs(images: Tensor, most: int = THUMB) -> Tensor:
 
 def map_of(bench: Bench, limit: int = 2000, seed: int = 0) -> Map:
     """t-SNE of the test features; made once and kept beside the evaluations."""
-    truth = class_numbers(bench.data.test[1])
 
     def make() -> dict[str, Tensor]:
         bench.display.message("making a map of the test pictures (t-SNE)")
+        held = bench.features()[1]
+        truth = class_numbers(bench.data.test[1])
         order = rng.permutation(seed, 3, len(truth), rng.EVALUATION, truth.device)
         chosen = order[:limit].sort().values
         if len(chosen) < 5:
             raise ResslError(f"{len(chosen)} test pictures are too few for a map")
-        xy = tsne(bench.features()[1][chosen], seed)
+        xy = tsne(held[chosen], seed)
         return {"xy": xy, "labels": truth[chosen].cpu(), "pictures": thumbs(bench.data.test[0][chosen], 48)}
 
     asked = {"map": limit, "seed": seed, "pictures": bench.pictures, "precision": str(bench.precision)}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ressl import rng
-from ressl.data.base import ArraySource, FileSource, Source
+from ressl.data.base import ArraySource, Source
 from ressl.data.reading import SizesDiffer, read_all
 from ressl.data.sources import open_source, splits
+from ressl.data.unread import Part, Unread, digest, may_be_held, share_a_size
 from ressl.data.voc import MultiLabelSource
+from ressl.engine.processes import current
 from ressl.errors import printable, unknown
 from ressl.evaluation.cache import fingerprint
 from ressl.evaluation.features import extract
@@ -21,55 +25,107 @@ from ressl.evaluation.knn import knn_accuracy
 from ressl.recipes.recipe import Recipe
 
 HELD_OUT = 5  # without a test split, every fifth labelled picture is held out
+OWN_SPLIT, NO_SPLIT = "the data's own test split", f"no test split: one labelled picture in {HELD_OUT} held out"
+
+
+Pictures = TypeVar("Pictures", Tensor, Unread)
+Progress = Callable[[int, int], None]  # how many of how many
 
 
 @dataclass(frozen=True)
-class EvaluationData:
+class _Data(Generic[Pictures]):
     """Labelled pictures to fit on and to test on, uint8 N x 3 x H x W.
 
     Labels are class numbers (N), or 1, -1 and 0 (difficult) per class (N x C) where a picture may show several.
     """
 
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
+    train: tuple[Pictures, Tensor]
+    test: tuple[Pictures, Tensor]
     classes: list[str]  # fit to be shown: a folder's name may be bytes that are no text
     note: str  # how the test set came about
+    broken: dict[str, str] = field(default_factory=dict)  # files that were left out so far: path and reason
 
     @property
     def several(self) -> bool:
         return self.train[1].ndim == 2
 
-    def fingerprint(self) -> str:
-        """Of the pictures; labels change no feature."""
-        return fingerprint({"train": self.train[0], "test": self.test[0]})
-
-    def to(self, device: torch.device) -> EvaluationData:
+    def to(self, device: torch.device) -> Self:
         move = lambda pair: (pair[0].to(device), pair[1].to(device))
         return replace(self, train=move(self.train), test=move(self.test))
 
 
+class EvaluationData(_Data[Tensor]):
+    """The usual kind: all pictures are at hand."""
+
+    def fingerprint(self) -> str:
+        """Of the pictures; labels change no feature."""
+        return fingerprint({"train": self.train[0], "test": self.test[0]})
+
+
+class UnreadData(_Data[Unread]):
+    """Pictures that are too many to hold. Which are broken is known when they were read, so labels may be too many."""
+
+    def fingerprint(self) -> str:
+        """Of the files' names, sizes and times: to read them all for it would take as long as their features do."""
+        return hashlib.sha256("".join(digest(part[0]) for part in (self.train, self.test)).encode()).hexdigest()
+
+    def having(self, part: str, pictures: Unread, labels: Tensor) -> UnreadData:
+        """The same with other pictures to fit on or to test on."""
+        train, test = ((pictures, labels) if part == name else old for name, old in self.parts.items())
+        return UnreadData(train, test, self.classes, self.note, self.broken)
+
+    @property
+    def parts(self) -> dict[str, tuple[Unread, Tensor]]:
+        return {"train": self.train, "test": self.test}
+
+
+class _Wanted(NamedTuple):
+    """Labelled pictures of a source, before any is read."""
+
+    source: Source
+    keep: Tensor  # their numbers
+    labels: Tensor  # of those
+    side: int | None  # at which they are read; None: as they are
+    else_side: int  # where it turns out that they do not share one size
+
+    @property
+    def bytes(self) -> int:
+        height, width = (self.side, self.side) if self.side else self.source.size or (0, 0)
+        return 3 * height * width * len(self.keep)
+
+
 def evaluation_data(
-    recipe: Recipe, root: str | None, limit: int | None = None, train: Source | None = None
+    recipe: Recipe,
+    root: str | None,
+    limit: int | None = None,
+    train: Source | None = None,
+    progress: Progress | None = None,
 ) -> EvaluationData | None:
-    """The labelled data of a recipe, or None where there are no labels.
+    """The labelled data of a recipe, all of it in memory, or None where there are no labels.
 
     ``limit`` bounds each part; ``train`` is the training split where it is at hand already.
     """
-    train = open_source(recipe.data, "train", root) if train is None else train
-    if isinstance(train, MultiLabelSource):
-        return _several(train, recipe, root)
-    if train.labels is None or len(train.labels[train.labels >= 0].unique()) < 2:
-        return None  # one class cannot be told from another
-    fit, classes = _labelled(train, recipe, limit), list(map(printable, train.classes))
-    if "test" in splits(recipe.data, root):
-        test = open_source(recipe.data, "test", root)
-        if test.labels is not None:
-            return EvaluationData(fit, _labelled(test, recipe, limit), classes, "the data's own test split")
-    images, labels = fit
-    place = rng.permutation(0, 0, len(labels), rng.EVALUATION, "cpu")
-    held, kept = place[::HELD_OUT], torch.cat([place[i::HELD_OUT] for i in range(1, HELD_OUT)])
-    note = f"no test split: one labelled picture in {HELD_OUT} held out"
-    return EvaluationData((images[kept], labels[kept]), (images[held], labels[held]), classes, note)
+    opened = _open(recipe, root, limit, train)
+    return None if opened is None else _read(*opened, recipe, progress)
+
+
+def data_to_measure(
+    recipe: Recipe, root: str | None, device: torch.device, progress: Progress | None = None
+) -> EvaluationData | UnreadData | None:
+    """The same on a device, or left in its files where it is more than may be held here or there."""
+    opened = _open(recipe, root)
+    if opened is None:
+        return None
+    parts, classes = opened
+    most = -current().agree(-may_be_held(device))  # of several processes, what the one with the least room may hold
+    if sum(part.bytes for part in parts) <= most:
+        return _read(parts, classes, recipe, progress).to(device)
+    fit, *test = [(_unread(part, recipe), part.labels) for part in parts]
+    if test:
+        return UnreadData(fit, test[0], classes, OWN_SPLIT).to(device)
+    held, kept = _held_out(len(fit[1]))
+    some = lambda index: (fit[0].take(index), fit[1][index])
+    return UnreadData(some(kept), some(held), classes, NO_SPLIT).to(device)
 
 
 def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationData:
@@ -77,22 +133,78 @@ def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationD
     source = open_source(recipe.data, "train", root)
     some = copy(source)  # of whatever kind: pictures in shards are no files
     some.labels = torch.zeros(len(source), dtype=torch.int64)
-    images, labels = _labelled(some, recipe, limit)
+    images, labels, broken = _in_memory(_wanted(some, recipe, limit), recipe)
     cut = len(images) - len(images) // HELD_OUT
-    return EvaluationData((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), [], "no labels")
+    return EvaluationData((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), [], "no labels", broken)
 
 
-def _several(train: MultiLabelSource, recipe: Recipe, root: str | None) -> EvaluationData:
-    """Pictures with several labels each, in the data's own split."""
-    parts = []
-    for source in (train, open_source(recipe.data, "test", root)):
-        assert isinstance(source, MultiLabelSource)
-        # Read by number, so that the labels of a broken picture go with it.
-        numbered = FileSource(source.name, source.paths, torch.arange(len(source)))
-        images, number, _ = read_all(numbered, room_for(recipe), inner=recipe.image_size)
-        assert number is not None
-        parts.append((images, source.targets[number]))
-    return EvaluationData(parts[0], parts[1], train.classes, "the data's own test split")
+def _open(
+    recipe: Recipe, root: str | None, limit: int | None = None, train: Source | None = None
+) -> tuple[list[_Wanted], list[str]] | None:
+    """What to fit on and, where the data has a split for it, what to test on; and the names of the classes."""
+    train = open_source(recipe.data, "train", root) if train is None else train
+    if isinstance(train, MultiLabelSource):
+        parts = []
+        for source in (train, open_source(recipe.data, "test", root)):
+            assert isinstance(source, MultiLabelSource)
+            side = room_for(recipe)
+            parts.append(_Wanted(source, torch.arange(len(source)), source.targets, side, side))
+        return parts, train.classes
+    if train.labels is None or len(train.labels[train.labels >= 0].unique()) < 2:
+        return None  # one class cannot be told from another
+    parts, classes = [_wanted(train, recipe, limit)], list(map(printable, train.classes))
+    if "test" in splits(recipe.data, root):
+        test = open_source(recipe.data, "test", root)
+        if test.labels is not None:
+            parts.append(_wanted(test, recipe, limit))
+    return parts, classes
+
+
+def _wanted(source: Source, recipe: Recipe, limit: int | None) -> _Wanted:
+    assert source.labels is not None
+    keep = torch.nonzero(source.labels >= 0)[:, 0]
+    if limit is not None and len(keep) > limit:  # before they are read: of a million files a few are wanted
+        keep = keep[rng.permutation(0, 1, len(keep), rng.EVALUATION, "cpu")[:limit].sort().values]
+    side = room_for(recipe)
+    return _Wanted(source, keep, source.labels[keep], None if kept_as_is(source, recipe) else side, side)
+
+
+def _read(parts: list[_Wanted], classes: list[str], recipe: Recipe, progress: Progress | None) -> EvaluationData:
+    images, labels, broken = _in_memory(parts[0], recipe, progress)
+    if len(parts) == 2:
+        more, truth, others = _in_memory(parts[1], recipe, progress)
+        return EvaluationData((images, labels), (more, truth), classes, OWN_SPLIT, broken | others)
+    held, kept = _held_out(len(labels))
+    return EvaluationData((images[kept], labels[kept]), (images[held], labels[held]), classes, NO_SPLIT, broken)
+
+
+def _held_out(count: int) -> tuple[Tensor, Tensor]:
+    """The numbers to test on and those to fit on, where there is no test split."""
+    place = rng.permutation(0, 0, count, rng.EVALUATION, "cpu")
+    return place[::HELD_OUT], torch.cat([place[i::HELD_OUT] for i in range(1, HELD_OUT)])
+
+
+def _in_memory(
+    wanted: _Wanted, recipe: Recipe, progress: Progress | None = None
+) -> tuple[Tensor, Tensor, dict[str, str]]:
+    """Pictures, labels, and the files that were left out."""
+    source, keep, labels = wanted.source, wanted.keep, wanted.labels
+    if isinstance(source, ArraySource) and wanted.side is None:
+        return source.images if len(keep) == len(source) else source.images[keep], labels, {}
+    some = Part(source, keep, torch.arange(len(keep)))  # read by number, so that the label of a broken one goes with it
+    try:
+        images, number, broken = read_all(some, wanted.side, progress=progress, inner=recipe.image_size)
+    except SizesDiffer:  # size is judged by a sample of the files
+        images, number, broken = read_all(some, wanted.else_side, progress=progress, inner=recipe.image_size)
+    assert number is not None
+    return images, labels[number], {error.path: error.reason for error in broken}
+
+
+def _unread(wanted: _Wanted, recipe: Recipe) -> Unread:
+    some, side = Part(wanted.source, wanted.keep), wanted.side
+    if side is None and not isinstance(wanted.source, ArraySource) and not share_a_size(some):
+        side = wanted.else_side
+    return Unread(some, side, recipe.image_size)
 
 
 def room_for(recipe: Recipe) -> int:
@@ -101,31 +213,6 @@ def room_for(recipe: Recipe) -> int:
     Where a recipe does not tell it, a little more than the input, so that crops have room.
     """
     return recipe.linear.resize or round(recipe.image_size * 256 / 224)
-
-
-def _labelled(source: Source, recipe: Recipe, limit: int | None) -> tuple[Tensor, Tensor]:
-    assert source.labels is not None
-    keep = torch.nonzero(source.labels >= 0)[:, 0]
-    as_they_are = kept_as_is(source, recipe)
-    if limit is not None and len(keep) > limit:
-        keep = keep[rng.permutation(0, 1, len(keep), rng.EVALUATION, "cpu")[:limit].sort().values]
-    some: Source
-    if isinstance(source, ArraySource):
-        whole = len(keep) == len(source)
-        images, labels = (source.images, source.labels) if whole else (source.images[keep], source.labels[keep])
-        if as_they_are:
-            return images, labels
-        some = ArraySource(source.name, images, labels, source.classes)
-    else:
-        assert isinstance(source, FileSource)  # chosen before they are read: of a million files a few are wanted
-        some = source.take(keep)
-    size, inner = room_for(recipe), recipe.image_size
-    try:
-        images, found, _ = read_all(some, None if as_they_are else size, inner=inner)
-    except SizesDiffer:  # size is judged by a sample of the files
-        images, found, _ = read_all(some, size, inner=inner)
-    assert found is not None
-    return images, found
 
 
 def kept_as_is(source: Source, recipe: Recipe) -> bool:
@@ -138,7 +225,7 @@ def features_of(
     data: EvaluationData,
     recipe: Recipe,
     precision: torch.dtype,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Features of both parts, by the recipe's own test input."""
     first, total = len(data.train[0]), len(data.train[0]) + len(data.test[0])

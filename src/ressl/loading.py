@@ -17,6 +17,7 @@ from ressl.cards import read_card, transform_of
 from ressl.data.decode import shown
 from ressl.errors import ResslError, printable
 from ressl.files import open_regular, read_bytes, read_json
+from ressl.memory import overfull
 from ressl.programs import read_program
 from ressl.published import filled, open_published
 from ressl.runs import Run
@@ -98,6 +99,8 @@ def _safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _torch(path: Path) -> Any:
     """What ``torch.save`` wrote, tensors and plain values only: a file that holds more is refused, not trusted."""
+    if why := overfull(path):
+        raise ResslError(f"it is neither safetensors nor a PyTorch file of plain tensors ({why})")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks on odd pickles, which are refused anyway

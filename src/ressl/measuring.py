@@ -2,143 +2,42 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
 
 from ressl import rng
+from ressl.benches import Bench, place_of
 from ressl.data.sources import label_of, parse_data
+from ressl.data.unread import Part, Unread
 from ressl.data.views import Views
-from ressl.engine.accelerate import lay_out
-from ressl.engine.loop import Display
-from ressl.engine.processes import current, shared
+from ressl.engine.processes import current
 from ressl.errors import ResslError
-from ressl.evaluation.cache import FeatureCache
 from ressl.evaluation.classes import confusion, mistaken, per_class
 from ressl.evaluation.finetune import FinetuneProtocol, finetune_evaluation
-from ressl.evaluation.geometry import alignment, effective_rank, uniformity
-from ressl.evaluation.knn import knn_accuracy, knn_predict, knn_sweep
+from ressl.evaluation.geometry import GeometryProtocol, alignment, effective_rank, uniformity
+from ressl.evaluation.knn import KnnProtocol, SweepProtocol, knn_accuracy, knn_predict, knn_sweep
 from ressl.evaluation.linear import PROTOCOLS as LINEAR
 from ressl.evaluation.linear import LinearProtocol, linear_evaluation
+from ressl.evaluation.streamed import linear_streamed
 from ressl.evaluation.svm import SvmProtocol, svm_evaluation
 from ressl.evaluation.viewed import view_features
-from ressl.labelled import EvaluationData, evaluation_data, features_of
+from ressl.labelled import UnreadData
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import build, plain
-from ressl.subjects import Subject
+
+__all__ = ["ALL", "PROTOCOLS", "Bench", "Protocol", "TransferProtocol", "place_of", "settings_of", "workers"]
 
 LARGE = 20  # classes; of more, only the commonest confusions are written down
 
 
-class Bench:
-    """A backbone on the bench, with data: both are loaded when the first protocol asks, and kept for the next."""
+def workers() -> int:
+    """Processes that decode pictures which are too many to hold: as many as for pretraining."""
+    from ressl.pretraining import default_workers  # here, because that one measures while it trains
 
-    def __init__(
-        self, subject: Subject, data: str, place: str | None, device: torch.device, precision: torch.dtype,
-        display: Display, again: bool = False,
-    ) -> None:  # fmt: skip
-        self.subject, self.device, self.precision, self.display, self.again = subject, device, precision, display, again
-        self.recipe = replace(subject.recipe, data=data)
-        self.place = place
-        self._taken: dict[str, tuple[Tensor, Tensor]] = {}
-
-    @property
-    def label(self) -> str:
-        """What its data is called."""
-        return label_of(self.recipe.data, self.place)
-
-    @property
-    def own_data(self) -> bool:
-        """Whether it is the data of the subject itself."""
-        return place_of(self.recipe.data, self.place) == place_of(self.subject.recipe.data, self.subject.place)
-
-    @cached_property
-    def own(self) -> nn.Module:
-        return lay_out(self.subject.backbone(), self.device).eval()
-
-    @cached_property
-    def backbone(self) -> nn.Module:
-        """The same; several processes share its work, which is nearly all there is, and each has all results."""
-        return shared(self.own, current())
-
-    @cached_property
-    def data(self) -> EvaluationData:
-        found = evaluation_data(self.recipe, self.place)
-        if found is None:
-            raise ResslError(
-                f"{self.label} has no labels to measure against; add --data FOLDER with one subfolder per class"
-            )
-        return found.to(self.device)
-
-    @cached_property
-    def cache(self) -> FeatureCache:
-        return FeatureCache(self.subject.run.path / "evaluation" / "features", self.own)
-
-    def features(self, recipe: Recipe | None = None) -> tuple[Tensor, Tensor]:
-        """Train and test features on the device, from the cache if they are there."""
-        r = self.recipe if recipe is None else recipe
-        asked = {
-            "pictures": self.pictures,
-            "input": [r.image_size, r.linear.resize, list(r.mean), list(r.std)],
-            "precision": str(self.precision),
-        }
-        tell = lambda done, total: self.display.busy("features", done, total)
-
-        def make() -> dict[str, Tensor]:
-            fit, held = features_of(self.backbone, self.data, r, self.precision, tell)
-            return {"train": fit, "test": held}
-
-        if (name := str(asked)) not in self._taken:
-            # Several processes must all make them or none, so for them there is no file to find or not to find.
-            found = self.cache.get(asked, make, self.again) if current().world == 1 else make()
-            self._taken[name] = found["train"].to(self.device), found["test"].to(self.device)
-        return self._taken[name]
-
-    @cached_property
-    def pictures(self) -> str:
-        return self.data.fingerprint()
-
-    def other(self, data: str, place: str | None) -> Bench:
-        """The same backbone on other data."""
-        made = Bench(self.subject, data, place, self.device, self.precision, self.display, self.again)
-        made.__dict__ |= {"own": self.own, "backbone": self.backbone, "cache": self.cache}
-        return made
-
-
-@dataclass(frozen=True)
-class KnnProtocol:
-    k: int = 200
-    temperature: float = 0.1
-
-    def check(self) -> None:
-        if self.k < 1 or self.temperature <= 0:
-            raise ResslError(f"k must be at least 1 and temperature above 0, not {self.k} and {self.temperature}")
-
-
-@dataclass(frozen=True)
-class SweepProtocol:
-    ks: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
-    temperature: float = 0.1
-
-    def check(self) -> None:
-        if min(self.ks, default=0) < 1 or self.temperature <= 0:
-            raise ResslError("a kNN sweep needs ks of at least 1 and a temperature above 0")
-
-
-@dataclass(frozen=True)
-class GeometryProtocol:
-    pictures: int = 4096  # test pictures at most
-
-    def check(self) -> None:
-        if self.pictures < 2:
-            raise ResslError(f"pictures must be at least 2, not {self.pictures}")
+    return default_workers()
 
 
 @dataclass(frozen=True)
@@ -174,15 +73,31 @@ def _sweep(bench: Bench, asked: SweepProtocol) -> dict[str, Any]:
 def _linear(bench: Bench, asked: LinearProtocol) -> dict[str, Any]:
     r, data = bench.recipe, bench.data
     tell = lambda done, total, value: bench.display.progress(done, total, {"epoch": done, "accuracy": value})
-    train, test, backbone = data.train, data.test, bench.backbone
-    once = not asked.augment
-    if once:  # the features are all it sees
+    if not asked.augment:  # the features are all it sees
         fit, held = bench.features(replace(r, linear=asked))
-        train, test = (fit, train[1]), (held, test[1])
+        backbone, train, test = None, (fit, bench.data.train[1]), (held, bench.data.test[1])
+    elif isinstance(data, UnreadData):
+        return _linear_streamed(bench, asked)
+    else:
+        backbone, train, test = bench.backbone, data.train, data.test
     return linear_evaluation(
-        None if once else backbone, train, test, protocol=asked, mean=r.mean, std=r.std, image_size=r.image_size,
+        backbone, train, test, protocol=asked, mean=r.mean, std=r.std, image_size=r.image_size,
         seed=r.seed, device=bench.device, precision=bench.precision, progress=tell,
     ).as_dict()  # fmt: skip
+
+
+def _linear_streamed(bench: Bench, asked: LinearProtocol) -> dict[str, Any]:
+    r, (pictures, labels) = bench.recipe, bench.every.train
+    assert isinstance(pictures, Unread)
+    held = bench.test_features(replace(r, linear=asked))
+    train = Part(pictures.source, torch.arange(len(pictures)), labels.cpu())
+    found, broken = linear_streamed(
+        bench.own, train, (held, bench.data.test[1]), protocol=asked, mean=r.mean, std=r.std, image_size=r.image_size,
+        seed=r.seed, device=bench.device, precision=bench.precision, workers=workers(),
+        progress=bench.display.progress, team=current(),
+    )  # fmt: skip
+    bench.leave_out(broken)
+    return found.as_dict()
 
 
 def _svm(bench: Bench, asked: SvmProtocol) -> dict[str, Any]:
@@ -193,19 +108,22 @@ def _svm(bench: Bench, asked: SvmProtocol) -> dict[str, Any]:
 
 
 def _finetune(bench: Bench, asked: FinetuneProtocol) -> dict[str, Any]:
-    r, data = bench.recipe, bench.data
+    r, data = bench.recipe, bench.every if isinstance(bench.data, UnreadData) else bench.data
     tell = lambda done, total: bench.display.progress(done, total, {})
+    read = lambda done, total: bench.display.busy("reading pictures", done, total)
     return finetune_evaluation(  # it changes the backbone, so every process has its own and all do the same
         bench.own, data.train, data.test, protocol=asked, mean=r.mean, std=r.std, image_size=r.image_size,
         resize=r.linear.resize, seed=r.seed, device=bench.device, precision=bench.precision, progress=tell,
+        reading=read, broken=bench.leave_out,
     )  # fmt: skip
 
 
 def _geometry(bench: Bench, asked: GeometryProtocol) -> dict[str, Any]:
-    r, images, held = bench.recipe, bench.data.test[0], bench.features()[1]
+    r, held = bench.recipe, bench.test_features()
+    images = bench.data.test[0]
     if len(images) > asked.pictures:  # the same for every run; in a folder the first ones are of the first classes
         some = rng.permutation(0, 4, len(images), rng.EVALUATION, images.device)[: asked.pictures].sort().values
-        images, held = images[some], held[some]
+        images, held = images.take(some) if isinstance(images, Unread) else images[some], held[some]
     weak = replace(r.views[0].weakened(), size=r.image_size)  # the first view of some methods is a strong one
     pair = view_features(bench.backbone, Views([weak, weak], r.mean, r.std, r.seed), images, precision=bench.precision)
     return {
@@ -238,32 +156,28 @@ def _transfer(bench: Bench, asked: TransferProtocol) -> dict[str, Any]:
         bench.display.message(f"transfer to {label_of(kind, place)}")
         there = bench.other(kind, place)
         row: dict[str, Any] = {"data": label_of(kind, place), "test": there.data.note}
-        row |= {"train_pictures": len(there.data.train[0]), "test_pictures": len(there.data.test[0])}
+        row |= {"train_pictures": len(there.data.train[1]), "test_pictures": len(there.data.test[1])}
         if there.data.several:
             row |= {"mAP": _svm(there, SvmProtocol(shots=()))["by_shots"][0]["mean"]}
         else:
             found = _linear(there, replace(asked.linear, resize=bench.recipe.linear.resize))
             knn = _knn(there, KnnProtocol(bench.recipe.knn_k, bench.recipe.knn_temperature))
             row |= {"knn": knn["top1"], "linear": found["last"], "linear_best": found["best"]}
-        rows.append(row)
+        row["train_pictures"] = len(there.data.train[1])
+        rows.append(there.counted(row))
     return {"to": rows}
-
-
-def place_of(kind: str, place: str | None) -> str:
-    """A digest of where data lies: tells two places apart and names neither."""
-    try:
-        where = b"" if place is None else os.fsencode(Path(place).resolve())
-    except ValueError:  # a null byte, which no path has
-        raise ResslError(f"{place!r} cannot be a path") from None
-    return hashlib.sha256(kind.encode() + b"\0" + where).hexdigest()[:12]
 
 
 class Protocol(NamedTuple):
     summary: str
     settings: Callable[[Recipe], Any]  # the defaults for a recipe
-    measure: Callable[[Bench, Any], dict[str, Any]]
+    numbers: Callable[[Bench, Any], dict[str, Any]]
     several: bool = False  # also where a picture has several labels
     labels: bool = True  # whether it looks at the bench's own labelled data
+
+    def measure(self, bench: Bench, asked: Any) -> dict[str, Any]:
+        found = self.numbers(bench, asked)
+        return bench.counted(found) if self.labels else found
 
 
 def _named_linear(name: str) -> Callable[[Recipe], LinearProtocol]:

@@ -1,8 +1,9 @@
-"""How much room there is for pictures."""
+"""How much room there is for pictures, and what must not be let in."""
 
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 
 import torch
@@ -27,6 +28,28 @@ def room(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * _DEVICE_SHARE)
     return int(ram() * _RAM_SHARE)
+
+
+def overfull(path: str | Path) -> str | None:
+    """Why a zip must not be opened, as PyTorch's files are; None where it is as large as it looks, or no zip.
+
+    A few compressed bytes can become any number, and so can entries that lie over one another.
+    """
+    with open(path, "rb") as file:
+        claims = file.read(4) == b"PK\x03\x04"  # by which PyTorch knows one
+    if not claims and not zipfile.is_zipfile(path):
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
+        return "it is no whole zip"
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        return "its entries are compressed, which those of PyTorch never are"
+    size = sum(entry.file_size for entry in entries)
+    if size > os.path.getsize(path):
+        return f"its entries claim {shown_bytes(size)}, more than the file has"
+    return f"it takes {shown_bytes(size)}, more than half of the memory here" if size > ram() // 2 else None
 
 
 def shown_bytes(size: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ressl import console
-from ressl.continuing import continued, named, paced, restarted
+from ressl.continuing import LOG_LIMIT, continued, named, paced, restarted
 from ressl.data.base import Source
 from ressl.data.loaders import ResidentLoader, make_loader
 from ressl.data.reading import check_broken
@@ -35,7 +35,7 @@ from ressl.recipes.baselines import SAMPLES
 from ressl.runs import Run, build_method, default_out
 from ressl.scouting import task, worth_it
 from ressl.surveying import survey
-from ressl.training import Settings, as_begun, check_fits, knn_while_training, now, train
+from ressl.training import Settings, as_begun, check_fits, knn_while_training, now, peak_lr, train
 
 ASKED = ("exact", "precision")  # what a run goes on with, unless told otherwise
 
@@ -114,6 +114,9 @@ def _pretrain(
     if settings.engine not in ENGINES:
         raise unknown("engine", settings.engine, ENGINES)
     precision_of(settings.precision, place)
+    peak_lr(chosen)
+    if settings.rhythm.log_steps > LOG_LIMIT:
+        raise ResslError(f"log_steps (--log-steps) must be at most {LOG_LIMIT:,}: room is made for as many rows")
     compiled = place.type == "cuda" and settings.engine != "eager"
     if compiled and team.world == 1 and settings.engine != "compile":
         keep_compiled()

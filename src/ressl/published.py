@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
+from ressl.checkpoints import not_finite
 from ressl.errors import ResslError, printable
 from ressl.nn import BACKBONES, build_backbone
 from ressl.nn.backbones import Stem
@@ -97,6 +98,8 @@ def filled(name: str, stem: Stem, width: int, weights: Mapping[str, Tensor]) -> 
         first = (result.missing_keys or result.unexpected_keys)[0]
         how = "lack" if result.missing_keys else "have an unknown"
         raise ResslError(f"its weights do not fit the network: they {how} {printable(first)}")
+    if spoilt := not_finite(weights):
+        raise ResslError(f"its weights are not finite ({printable(spoilt)}), so no feature of it would be a number")
     return backbone.eval()
 
 

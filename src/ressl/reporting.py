@@ -61,7 +61,10 @@ def report(
         pages.append(_page(run, name, data, device, precision, pictures, shown, again))
     path = opened[0].path / "report.html" if out is None else Path(out)
     made = time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResslError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
     # What is no text may stand in anybody's recipe.json, too.
     write_atomically(path, render(pages, papers, made, over_seeds(pages)).encode("utf-8", "replace"))
     return path
@@ -105,8 +108,8 @@ def _page(
             grids.append(Grid(kind, names, thumbs(found.queries), _small(found.found), right))
         made = map_of(bench, pictures)
         plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
-        if labelled and not bench.data.several and data is None:
-            evaluate(run, "classes", device=device, precision=precision)
+        if labelled and not bench.data.several and bench.own_data:
+            evaluate(run, "classes", data=data, device=device, precision=precision)
         if not bench.own_data:
             notes.append(f"Neighbours and map of {name} show pictures of {bench.label}.")
     except ResslError as error:

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
+import shutil
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,21 +68,23 @@ def build_method(recipe: Recipe, bn_groups: int | None = None) -> Method:
     ``bn_groups``: those of this process's share of the batch, where several share it.
     """
     if (size := _size(recipe)) > ram() // 2:
+        much = f"{size / 1e9:,.1f} GB, more than half of the memory here" if size < math.inf else "more than any memory"
         raise ResslError(
-            f"{recipe.method} with these options takes {size / 1e9:,.1f} GB, more than half of the memory here; lower "
-            "width, hidden_dim or queue_size"
+            f"{recipe.method} with these options takes {much}; lower width, hidden_dim, output_dim or queue_size"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return _assemble(recipe, bn_groups or recipe.bn_groups)
 
 
-def _size(recipe: Recipe) -> int:
+def _size(recipe: Recipe) -> float:
     """Bytes of the method's tensors, found without making them: a slip of the finger must not fill the memory."""
-    # What cannot be built at all is said by the real attempt.
-    with contextlib.suppress(Exception), torch.device("meta"):
-        return sum(t.numel() * t.element_size() for t in _assemble(recipe, 1).state_dict().values())
-    return 0
+    try:
+        with torch.device("meta"):
+            return sum(t.numel() * t.element_size() for t in _assemble(recipe, 1).state_dict().values())
+    except Exception as error:
+        # So large that even the count overflows. What cannot be built for another reason is said by the real attempt.
+        return math.inf if "overflow" in str(error).lower() else 0
 
 
 def _assemble(recipe: Recipe, bn_groups: int) -> Method:
@@ -109,12 +114,15 @@ class Run:
     def create(cls, path: str | Path, recipe: Recipe, facts: Mapping[str, Any]) -> Run:
         run = cls(path)
         cls.refuse_existing(path)
+        made = not run.path.exists()
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             sweep(run.path)
             run.note(facts)
             write_atomically(run.path / "recipe.json", recipe.to_json().encode())  # last: it makes the folder a run
         except OSError as error:
+            if made:  # what is there of it is no run, and nobody's
+                shutil.rmtree(run.path, ignore_errors=True)
             raise ResslError(f"cannot write the run folder {path}: {error.strerror}") from error
         return run
 
@@ -190,7 +198,11 @@ class Run:
         return [(row["epoch"], row[name]) for row in self.metrics() if name in row]
 
     def checkpoint(self) -> Checkpoint:
-        return self.checkpoints.load_latest()
+        """The newest that can be used. A damaged one is named, so that nobody takes the one before for it."""
+        found = self.checkpoints.load_latest()
+        for text in self.checkpoints.damaged:
+            warnings.warn(f"{text}; using the one before", stacklevel=1)  # of one place: said once, however often asked
+        return found
 
     def backbone(self) -> nn.Module:
         """The trained student backbone, in eval mode on the CPU."""

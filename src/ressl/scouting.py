@@ -22,7 +22,7 @@ from torchvision.models.resnet import ResNet
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.accelerate import ALL_IDEAS, accelerate
-from ressl.engine.compiling import awaken
+from ressl.engine.compiling import awaken, compiled
 from ressl.engine.convolutions import stem, stem_columns, stem_pixels
 from ressl.engine.graphs import GraphedBody
 from ressl.engine.lookahead import LookAhead
@@ -100,7 +100,7 @@ def take(step: TrainStep, whole: bool, shown: Sequence[Tensor] = ()) -> None:
 def first_layers(step: TrainStep, shown: Sequence[Tensor]) -> None:
     """Of networks that our kernels run; what their first layer reads is compiled, too: of views one by one or several
     together, as the method shows them."""
-    seen = torch.compile(stem_columns), torch.compile(stem_pixels)
+    seen = compiled(stem_columns), compiled(stem_pixels)
     with torch.no_grad(), torch.autocast(step.device.type, dtype=step.precision):
         for view in {(view.shape, view.stride()): view for view in shown if view.ndim == 4}.values():
             for part in step.method.modules():

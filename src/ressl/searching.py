@@ -7,8 +7,9 @@ miss a neighbour now and then. ``index="exact"`` compares every row whatever the
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from ressl.embedding import Embeddings, embed
 from ressl.encoder import Encoder, Images, Model, open_images
 from ressl.errors import ResslError, unknown
 from ressl.featurefiles import FeatureFile, Floats, open_features
+from ressl.files import read_json, stamp, write_atomically
 from ressl.report.contact import contact_sheet
 
 INDEXES = ("auto", "exact", "usearch")
@@ -53,23 +55,22 @@ def search(
     if k < 1:
         raise ResslError(f"k must be at least 1, not {k}")
     file = features if isinstance(features, FeatureFile) else open_features(features)
+    if not len(file):
+        raise ResslError(f"{shown(file.path)} has no rows to search")
     query = _query(file, picture, model, device)
     if index == "auto":
         index = "exact" if len(file) <= EXACT_LIMIT or not _has_usearch() else "usearch"
         if index == "exact" and len(file) > EXACT_LIMIT:
             message(f"{len(file):,} rows compared one by one; an index is faster: pip install 'ressl[search]'")
     rows, cosines = nearest_exact(file, query, k) if index == "exact" else nearest_indexed(file, query, k, message)
-    return [Found(int(row), float(cosine), file.paths[int(row)]) for row, cosine in zip(rows, cosines, strict=True)]
+    place = lambda row: file.place(file.paths[int(row)])
+    return [Found(int(row), float(cosine), place(row)) for row, cosine in zip(rows, cosines, strict=True)]
 
 
 def _query(file: FeatureFile, picture: str | Path, model: Model | None, device: str) -> Floats:
     if not Path(picture).is_file():
         raise ResslError(f"there is no picture {shown(picture)}")
-    if model is None:
-        model = file.facts.get("model")
-        if not isinstance(model, str):
-            raise ResslError(f"{shown(file.path)} does not say which model made it; add --model MODEL")
-    encoder = Encoder(model, device)
+    encoder = _own_encoder(file, device) if model is None else Encoder(model, device)
     made_by = file.facts.get("weights")
     if made_by is not None and made_by != encoder.weights:
         raise ResslError(f"{shown(file.path)} was made by another model; give the one that made it as --model")
@@ -77,7 +78,19 @@ def _query(file: FeatureFile, picture: str | Path, model: Model | None, device: 
     query: Floats = found.features[0]
     if query.shape[0] != file.dim:
         raise ResslError(f"the model gives {query.shape[0]} numbers per picture, {shown(file.path)} has {file.dim}")
+    if not np.isfinite(query).all():
+        raise ResslError(f"the model gives numbers for {shown(picture)} that are not finite; train or export it again")
     return query
+
+
+def _own_encoder(file: FeatureFile, device: str) -> Encoder:
+    """The model that the file names."""
+    name = file.facts.get("model")
+    if not isinstance(name, str):
+        raise ResslError(f"{shown(file.path)} does not say which model made it; add --model MODEL")
+    if not os.path.exists(place := file.place(name)):
+        raise ResslError(f"{shown(file.path)} was made by {shown(name)}, which is not there; add --model MODEL")
+    return Encoder(place, device)
 
 
 def _unit(rows: Floats) -> Floats:
@@ -86,11 +99,20 @@ def _unit(rows: Floats) -> Floats:
     return unit
 
 
+def _finite(file: FeatureFile) -> Iterator[tuple[int, Floats]]:
+    """The blocks of a file; one number that is none would make every comparison with its row senseless."""
+    for start, block in file.blocks():
+        if not np.isfinite(block).all():
+            row = start + int(np.flatnonzero(~np.isfinite(block).all(1))[0])
+            raise ResslError(f"row {row} of {shown(file.path)} holds numbers that are not finite; embed it again")
+        yield start, block
+
+
 def nearest_exact(file: FeatureFile, query: Floats, k: int) -> tuple[NDArray[np.int64], Floats]:
     """(rows, cosines) of the k nearest, every row compared; of equals the first."""
     rows, cosines = np.empty(0, np.int64), np.empty(0, np.float32)
     q = _unit(query)
-    for start, block in file.blocks():
+    for start, block in _finite(file):
         c = np.concatenate([cosines, _unit(block) @ q])
         at = np.concatenate([rows, np.arange(start, start + len(block))])
         best = np.lexsort((at, -c))[:k]
@@ -122,8 +144,9 @@ def _open_index(file: FeatureFile, message: Callable[[str], None]) -> Any:
     except ImportError as error:
         raise ResslError("an index needs usearch: pip install 'ressl[search]', or use --index exact") from error
     path = file.path.with_name(file.path.name + ".usearch")
+    note, made_of = path.with_name(path.name + ".json"), stamp(file.path)
     index = Index(ndim=file.dim, metric="cos", dtype="f32")
-    if path.is_file() and path.stat().st_mtime_ns >= file.path.stat().st_mtime_ns:
+    if path.is_file() and _noted(note) == made_of:
         try:
             index.load(str(path))
             if len(index) == len(file) and index.ndim == file.dim:
@@ -132,31 +155,70 @@ def _open_index(file: FeatureFile, message: Callable[[str], None]) -> Any:
             pass
         index = Index(ndim=file.dim, metric="cos", dtype="f32")
     message(f"making an index of {len(file):,} rows, once: {shown(path)}")
-    for start, block in file.blocks():
+    for start, block in _finite(file):
         index.add(np.arange(start, start + len(block)), block)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    index.save(str(temporary))
-    os.replace(temporary, path)
+    try:
+        note.unlink(missing_ok=True)  # first: between the two files an index belongs to nothing
+        index.save(str(temporary))
+        os.replace(temporary, path)
+        write_atomically(note, (json.dumps(made_of) + "\n").encode())
+    except OSError as error:
+        raise ResslError(f"cannot write {shown(path)}: {error.strerror}; use --index exact") from error
     return index
 
 
-def draw_sheet(picture: str | Path, found: list[Found], out: Path, images: Images | None = None) -> Path:
-    """A contact sheet of the picture and what was found. ``images`` is needed where rows are not files."""
-    source = None if images is None else open_images(images)
-    captions = [(_open(f, source), f"{f.cosine:.3f}\n{shown(Path(f.path).name)}") for f in found]
+def _noted(path: Path) -> Any:
+    """What an index was made of."""
     try:
-        with Picture(str(picture)) as opened:
-            query = opened.load()
-        return contact_sheet(query, captions, out)
+        return read_json(path)
+    except (OSError, ValueError):
+        return None
+
+
+def draw_sheet(
+    picture: str | Path,
+    found: list[Found],
+    out: Path,
+    images: Images | None = None,
+    message: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """A contact sheet of the picture and what was found.
+
+    ``images``, a folder or an array, is needed where the rows are no files, or where these have moved.
+    """
+    place = images if images is None or _is_folder(images) else open_images(images)
+    opened = [_open(f, place) for f in found]
+    if gone := sum(image is None for image in opened):
+        what = f"{gone} of {len(found)} pictures could not be opened"
+        if gone == len(found):
+            raise ResslError(f"{what}; say where they are: --images FOLDER, or the array that they came from")
+        message(f"{what}; if they are elsewhere, add --images FOLDER")
+    captions = [(image, f"{f.cosine:.3f}\n{shown(Path(f.path).name)}") for image, f in zip(opened, found, strict=True)]
+    try:
+        with Picture(str(picture)) as query:
+            return contact_sheet(query.load(), captions, out)
     except OSError as error:
         raise ResslError(f"cannot write {shown(out)}: {error.strerror or error}") from error
 
 
-def _open(found: Found, source: Source | None) -> Image.Image | None:
+def _is_folder(images: Images) -> bool:
+    return isinstance(images, (str, os.PathLike)) and os.path.isdir(images)
+
+
+def _open(found: Found, images: Any) -> Image.Image | None:
+    """The picture of a row: at its own path, below a folder, or of a source by its number."""
     try:
-        if source is None:
-            with Picture(found.path) as picture:
-                return picture.load()
-        return Image.fromarray(source.read(found.row)) if found.row < len(source) else None
+        if isinstance(images, Source):
+            return Image.fromarray(images.read(found.row)) if found.row < len(images) else None
+        with Picture(found.path if images is None else _below(images, found.path)) as picture:
+            return picture.load()
     except BrokenImage:
         return None
+
+
+def _below(folder: str | Path, path: str) -> str:
+    """Where a path that was another folder's lies in this one: as much of its end as can be found."""
+    parts = Path(path).parts
+    ends = (os.path.join(folder, *parts[i:]) for i in range(len(parts)) if parts[i] not in (os.sep, ".."))
+    return next((end for end in ends if os.path.exists(end)), path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -68,7 +69,7 @@ def train(
     """Train ``method`` to the end of its recipe, from the run's last checkpoint if ``resume``."""
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)  # another run in this process may have had more
-    found = run.checkpoint() if team.leads and resume and run.checkpoints.paths() else None
+    found = run.checkpoints.load_latest() if team.leads and resume and run.checkpoints.paths() else None
     checkpoint = team.share_checkpoint(found)
     for text in run.checkpoints.damaged:
         display.message(f"warning: {text}; using the one before")
@@ -189,7 +190,7 @@ def build_step(
         decay_norm_and_bias=recipe.decay_norm_and_bias,
     )
     total, warmup = recipe.epochs * loader.steps_per_epoch, recipe.warmup_epochs * loader.steps_per_epoch
-    peak = recipe.lr * recipe.batch_size / 256
+    peak = peak_lr(recipe)
     return TrainStep(
         method,
         # The seed as a tensor: a compiled step is then the same program for every seed.
@@ -199,8 +200,21 @@ def build_step(
         lambda s: warmup_cosine(s, peak=peak, warmup_steps=warmup, total_steps=total),
         total,
         precision=precision_of(settings.precision, place),
-        log_capacity=max(settings.rhythm.log_steps, 1),
+        log_capacity=max(1, min(settings.rhythm.log_steps, total)),
     )
+
+
+def peak_lr(recipe: Recipe) -> float:
+    """The highest learning rate of a run: the recipe's is for a batch of 256."""
+    try:
+        peak = recipe.lr * recipe.batch_size / 256
+    except OverflowError:
+        peak = math.inf
+    if peak > torch.finfo(torch.float32).max:  # what a step counts in
+        raise ResslError(
+            f"lr {recipe.lr:g} (of a batch of 256) is more than a step can count with at this batch_size; lower lr"
+        )
+    return peak
 
 
 def check_fits(recipe: Recipe, method: Method, loader: ResidentLoader | StreamingLoader) -> None:

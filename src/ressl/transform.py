@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms.v2 import functional as TF
+
+from ressl.data.decode import rgb  # the same pixels as in training and embedding, from 16 bits, too
+from ressl.errors import ResslError
 
 
 @dataclass(frozen=True)
@@ -21,13 +26,27 @@ class Transform:
     std: tuple[float, float, float]
 
     def __call__(self, picture: Image.Image | np.ndarray | Tensor) -> Tensor:
-        if isinstance(picture, Image.Image):
-            pixels = TF.pil_to_tensor(picture.convert("RGB"))
-        elif isinstance(picture, np.ndarray):
-            pixels = TF.pil_to_tensor(Image.fromarray(picture).convert("RGB"))  # gray and RGBA arrays too
-        else:
-            pixels = picture
+        pixels = _pixels(picture)
         if min(pixels.shape[-2:]) != self.resize:
             pixels = TF.resize(pixels, [self.resize], antialias=True)
         pixels = TF.center_crop(pixels, [self.size, self.size])
         return TF.normalize(TF.to_dtype(pixels, torch.float32, scale=True), list(self.mean), list(self.std))
+
+
+def _pixels(picture: Image.Image | np.ndarray | Tensor) -> Tensor:
+    """3 x H x W, upright; raises where it is nothing of the kind."""
+    if isinstance(picture, Image.Image):
+        with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
+            picture = ImageOps.exif_transpose(picture)
+        return TF.pil_to_tensor(rgb(picture))
+    if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim in (2, 3):
+        with contextlib.suppress(TypeError):  # of a shape that Pillow does not know
+            return TF.pil_to_tensor(Image.fromarray(picture).convert("RGB"))  # gray and RGBA arrays too
+    if isinstance(picture, Tensor) and picture.ndim >= 3 and picture.shape[-3] == 3:
+        return picture
+    what = type(picture).__name__
+    if isinstance(picture, (np.ndarray, Tensor)):
+        what = f"{str(picture.dtype).removeprefix('torch.')} of shape {tuple(picture.shape)}"
+    elif isinstance(picture, (str, os.PathLike)):
+        what = "a path: open it with PIL.Image.open"
+    raise ResslError(f"a transform takes one picture, a PIL image, uint8 H x W x 3 or a 3 x H x W tensor, not {what}")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from saved import fails
 
+from ressl.data.arrays import open_array, open_streamed
 from ressl.data.sources import ArraySource, open_source, splits
+from ressl.errors import ResslError
 
 
 def _nhwc(n: int = 5) -> np.ndarray:
@@ -93,3 +97,69 @@ def test_npz_that_would_fill_the_memory(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
     fails("array", root=path, match="unpacks to")
+
+
+LAYOUTS = {
+    "bytes": _nhwc(),
+    "columns first": np.asfortranarray(_nhwc()),
+    "channels first": np.ascontiguousarray(_nhwc().transpose(0, 3, 1, 2)),
+    "gray": _nhwc()[..., 0],
+    "floats": _nhwc().astype(np.float32) / 255,
+    "halves": (_nhwc() / 255).astype(np.float16),
+    "other end first": (_nhwc() / 255).astype(">f4"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("ending", ["npy", "npz", "packed.npz"])
+def test_streamed_pictures_are_the_same(tmp_path: Path, layout: str, ending: str) -> None:
+    path, array = tmp_path / f"a.{ending}", LAYOUTS[layout]
+    save = {"npy": np.save, "npz": np.savez, "packed.npz": np.savez_compressed}[ending]
+    save(path, array) if ending == "npy" else save(path, y=[3] * 5, x=array)
+    whole, streamed = open_array(path, "train"), open_streamed(path, "a.npy")
+    assert (len(streamed), streamed.size, streamed.identify(2)) == (5, (6, 4), "a.npy[2]")
+    gray = np.repeat(_nhwc()[..., :1], 3, 3)
+    for source in (whole, streamed):
+        found = np.stack([source.read(i) for i in range(5)])
+        assert np.array_equal(found, gray if layout == "gray" else _nhwc())
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_streaming_takes_no_memory_for_what_nobody_asks(tmp_path: Path, ending: str, dtype: type) -> None:
+    path, array = tmp_path / f"a.{ending}", np.zeros((2000, 32, 32, 3), dtype)
+    np.save(path, array) if ending == "npy" else np.savez(path, x=array)
+    tracemalloc.start()
+    try:
+        source = open_streamed(path, "a")
+        for index in range(0, len(source), 100):
+            source.read(index)
+        assert tracemalloc.get_traced_memory()[1] < array.nbytes / 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_that_is_not_what_the_zip_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.save(tmp_path / "x.npy", _nhwc())
+    content = (tmp_path / "x.npy").read_bytes()
+    for bad in (content[:-1], content + b"0"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", bad)
+        fails("array", root=path, match="cannot be read as an array")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", content)
+    path.write_bytes(path.read_bytes().replace(content[200:], b""))  # cut in the middle, its table of contents is whole
+    fails("array", root=path, match="cannot be read as an array")
+    np.savez(path, x=np.array([{"a": 1}], dtype=object))
+    fails("array", root=path, match="cannot be read as an array")
+
+
+def test_floats_outside_are_said_when_they_are_met(tmp_path: Path) -> None:
+    array = np.zeros((3, 4, 4, 3), np.float32)
+    array[2] = 7
+    np.save(tmp_path / "a.npy", array)
+    source = open_streamed(tmp_path / "a.npy", "a")
+    assert source.read(1).max() == 0
+    with pytest.raises(ResslError, match=r"holds floats outside 0\.\.1"):
+        source.read(2)

@@ -116,8 +116,10 @@ def test_links_fifos_and_sockets(tmp_path: Path) -> None:
             unix.bind("socket.png")
         finally:
             os.chdir(here)
-        source = open_source("folder", root=root)
+        with pytest.warns(UserWarning, match="cannot be read: .*not a regular file") as told:
+            source = open_source("folder", root=root)
     assert names(source) == ["0.png", "dangling.png", "1.png", "2.png"]
+    assert all(name in str(told[0].message) for name in ("fifo.png", "linked.png", "socket.png"))
     with pytest.raises(BrokenImage, match="No such file"):
         source.read(1)
 

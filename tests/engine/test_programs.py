@@ -36,7 +36,7 @@ def test_the_loss_is_one_program(views: list[str], monkeypatch: pytest.MonkeyPat
         return program.forward
 
     plain = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend=note))
+    monkeypatch.setattr(torch, "compile", lambda function, **how: plain(function, backend=note, **how))
     torch._dynamo.reset()
     step = small_step(views=views)
     off = dict.fromkeys(("fused_norms", "gradient_stream", "teacher_stream", "fused_update", "look_ahead"), False)
@@ -50,6 +50,28 @@ def test_the_loss_is_one_program(views: list[str], monkeypatch: pytest.MonkeyPat
     torch._dynamo.reset()
 
 
+def test_crops_of_many_sizes_are_a_program_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for any size, which is what the compiler makes of a second one by itself, takes it minutes."""
+    varying: list[bool] = []
+
+    def note(program: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        sizes = [size for x in inputs if isinstance(x, torch.Tensor) for size in x.shape]
+        varying.append(any(isinstance(x, torch.SymInt) for x in (*inputs, *sizes)))
+        return program.forward
+
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: plain(function, backend=note, **how))
+    step = small_step(method="clsa-multi")
+    assert len({view.size for view in step.views.views}) == 5
+    engine.accelerate(step, "compile")
+    step.prepare = type(step).prepare.__get__(step)  # the views take long to trace, and are not the matter here
+    step.begin_epoch(0)
+    step.advance()
+    assert len(varying) > 5
+    assert not any(varying)
+    torch._dynamo.reset()
+
+
 def test_every_run_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler gives a function up after some variants; runs that follow each other must not count as such."""
     found: list[torch.fx.GraphModule] = []
@@ -59,7 +81,7 @@ def test_every_run_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) -> 
         return program.forward
 
     plain = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function: plain(function, backend=note))
+    monkeypatch.setattr(torch, "compile", lambda function, **how: plain(function, backend=note, **how))
     programs = []
     with torch._dynamo.config.patch(recompile_limit=1):
         for epochs in (10, 20):

@@ -38,7 +38,7 @@ SMALL: dict[str, Any] = {
 }
 OPTIONS: dict[str, Any] = {
     **{"hidden_dim": 16, "output_dim": 8, "queue_size": 32, "bank_size": PICTURES, "num_classes": 3, "negatives": 32},
-    **{"predictor_dim": 4, "prototypes": 6, "background": 24, "clusters": 5, "cluster_after": 1, "hardest": 8},
+    **{"predictor_dim": 4, "prototypes": 6, "background": 24, "clusters": 5, "cluster_from": 0.3, "hardest": 8},
     **{"mixed": 8, "mixed_with_query": 4, "granularities": (3, 6), "teacher_width": 4, "teacher_hidden_dim": 16},
 }
 SHARED = [name for name in METHODS if name != "ressl"]  # it has its own test; SEED's teacher is untrained there
@@ -209,7 +209,7 @@ def test_what_nobody_names_is_taken_from_the_data(
     [
         ("cpc-v2 --rows-ahead 9", "too few to predict 9 rows ahead; lower --rows-ahead"),
         ("cpc-v2 --patch 64", "a patch of 64 px does not fit into a view of 16 px; lower --patch"),
-        ("cpc-v2 --stride 0", "patch and stride must be at least 1"),
+        ("cpc-v2 --stride 0", "stride must be at least 1, not 0"),
         ("simsiam --projector-layers 0", "projector_layers must be at least 1, not 0"),
         ("cpc-v2 --backbone timm/vit_tiny_patch16_224", "choose another --backbone or --image-size"),
         ("ressl --backbone timm/vit_tiny_patch16_224", "choose another --backbone or --image-size"),
@@ -258,9 +258,9 @@ def train_alike(name: str, world: int, steps: int = 3) -> dict[str, Tensor]:
     set_lr(optimiser, torch.tensor(0.1))
     draw = torch.Generator().manual_seed(0)
     for step in range(steps):
+        method.set_progress(torch.tensor(step / steps, dtype=torch.float64))
         if step == 1:
             method.begin_epoch(1)
-        method.set_progress(torch.tensor(step / steps, dtype=torch.float64))
         sizes = [view.size for view in recipe.views]
         views = [my_rows(torch.randn(16, 3, s, s, dtype=torch.float64, generator=draw)) for s in sizes]
         given = {"index": torch.randperm(PICTURES, generator=draw)[:16], "labels": torch.arange(16) % 3}

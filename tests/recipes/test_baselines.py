@@ -11,7 +11,7 @@ from ressl.errors import ResslError
 from ressl.methods import METHODS
 from ressl.nn import build_backbone
 from ressl.recipes import RECIPES, Recipe, get_recipe, method_options
-from ressl.recipes.baselines import BASELINES, DEMO, PAPER
+from ressl.recipes.baselines import BASELINES, DEMO, FEW_PICTURES, IMAGENET, PAPER
 
 SETS = ("cifar10", "cifar100", "stl10", "tiny-imagenet")
 TABLE1 = {
@@ -29,8 +29,8 @@ APPENDIX = {"simclr": LARS, "byol": LARS, "simsiam": SGD, "moco-v2": SGD}
 def test_every_method_has_settings_and_every_setting_a_method() -> None:
     assert set(BASELINES) == set(METHODS)
     assert set(PAPER) <= set(METHODS)
-    assert set(DEMO) <= set(METHODS)
-    for name, found in [*BASELINES.items(), *DEMO.items()]:
+    assert set(DEMO) | set(FEW_PICTURES) | set(IMAGENET) <= set(METHODS)
+    for name, found in [*BASELINES.items(), *DEMO.items(), *FEW_PICTURES.items(), *IMAGENET.items()]:
         assert set(found.options) <= set(method_options(name)), name
 
 
@@ -74,6 +74,30 @@ def test_on_imagenet_all_are_evaluated_as_swav_evaluates(base: str, name: str) -
     linear = get_recipe(base).replace(method=name).linear
     assert (linear.schedule, linear.lr, linear.epochs, linear.nesterov) == ("cosine", 0.3, 100, False)
     assert (linear.batch_size, linear.scale, linear.resize) == (256, (0.08, 1.0), 256)
+
+
+ORIGINALS: dict[str, dict[str, Any]] = {  # on ImageNet, in the methods' own papers
+    "simsiam": {"projector_layers": 3, "output_dim": 2048, "predictor_dim": 512},
+    "swav": {"hidden_dim": 2048, "output_dim": 128, "prototypes": 3000, "queue_size": 3840},
+    "instdisc": {"output_dim": 128, "negatives": 4096},
+    "localagg": {"output_dim": 128, "background": 4096, "clusterings": 10, "clusters": 30_000},
+    "mochi": {"hardest": 1024, "mixed": 1024, "mixed_with_query": 128},
+    "cpc-v2": {"patch": 64, "stride": 32},
+    "pcl-v2": {"granularities": (25_000, 50_000, 100_000)},
+    "adco": {"negatives": 65_536, "temperature": 0.12, "negatives_temperature": 0.02},
+}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+@pytest.mark.parametrize("base", ["imagenet-r50", "imagenet-r18"])
+def test_on_imagenet_methods_have_the_sizes_of_their_papers(base: str, name: str) -> None:
+    recipe = get_recipe(base).replace(method=name)
+    full = {key: default for key, (_, default) in method_options(name).items()} | dict(recipe.options)
+    assert {key: full[key] for key in ORIGINALS[name]} == ORIGINALS[name]
+    if name == "cpc-v2":  # a grid of 7 x 7
+        assert (recipe.views[0].size - full["patch"]) / full["stride"] + 1 == 7
+    small = get_recipe("tiny-imagenet").replace(method=name)
+    assert {key: small.options.get(key) for key in ORIGINALS[name]} != ORIGINALS[name]
 
 
 def test_photographs_are_cropped_at_random_under_supervision() -> None:

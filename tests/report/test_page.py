@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from invented_runs import make_run, page_of
 
+import ressl
+from ressl import environment
+from ressl.recipes import get_recipe
 from ressl.report.charts import POINTS, Series, line_chart, thin, ticks
-from ressl.report.contents import Grid, Plane, RunPage
 from ressl.report.markup import data_block, tag
 from ressl.report.numbers import rows_of
 from ressl.report.page import render
-from ressl.report.sections import recipes
+from ressl.report.sections import recipes, remark, versions
+from ressl.reproduce.tables import LOWSHOT
 
 NASTY = "</script><img src=x onerror=alert(1)>\"'&"
-
-
-def pictures(*shape: int, seed: int = 0) -> torch.Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (*shape, 3, 8, 8), dtype=torch.uint8, generator=draw)
-
-
-def make_run(name: str = "run", classes: tuple[str, str] = ("cat", "dog"), **changes: Any) -> RunPage:
-    facts: dict[str, Any] = {
-        "name": name,
-        "title": f"ReSSL on {name}",
-        "lead": "a lead",
-        "tiles": [("linear, top-1", "68.95 %")],
-        "evaluations": {
-            "linear": {"protocol": "linear", "last": 68.9453, "best": 69.8, "best_epoch": 12},
-            "classes": {
-                "protocol": "classes", "classes": list(classes), "accuracy": [50.0, 75.0], "top1": 62.5,
-                "mistaken": [[classes[0], classes[1], 2]], "confusion": [[2, 2], [1, 3]],
-            },
-        },
-        "paper": {"linear": 90.2},
-        "metrics": [{"epoch": e, "loss": 5 - e, "knn": 10.0 * e, "teacher_entropy": 2.0} for e in range(1, 4)],
-        "queue_size": 16,
-        "recipe": {"epochs": "3", "data": name},
-        "environment": {"torch": "2.15", "cpu": "a cpu"},
-        "grids": [Grid("as it is", list(classes), pictures(2), pictures(2, 10), torch.arange(20).view(2, 10) % 3 > 0)],
-        "plane": Plane(torch.randn(12, 2), torch.arange(12) % 2, pictures(12), list(classes)),
-    }  # fmt: skip
-    return RunPage(**(facts | changes))
 
 
 class Reader(HTMLParser):
@@ -67,14 +42,62 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
-def page_of(*runs: RunPage) -> str:
-    return render(runs, {"cifar10": {"epochs": "200", "data": "cifar10"}}, "1 January 2030")
-
-
 def test_numbers_stand_beside_the_paper_s() -> None:
     text = re.sub(r"<[^>]+>", "|", page_of(make_run()))
     assert re.search(r"linear\|+68\.95\|+90\.20\|+best 69\.80 \(epoch 12\)", text)
     assert re.search(r"epochs\|+3\|+200", text)  # the recipe beside the paper's
+
+
+def test_the_paper_s_number_is_marked_where_the_recipe_is_another() -> None:
+    paper = {"epochs": "200", "width": "64", "seed": "0", "knn_every": "10"}
+    tiles = [("linear, top-1", "68.95 %"), ("the paper's linear", "90.20 %")]
+    pages = lambda *changes: render([make_run(recipe=paper | c, tiles=tiles) for c in changes], {"p": paper}, "today")
+    texts = lambda *changes: html.unescape(re.sub(r"<[^>]+>", "|", pages(*changes)))
+    for change, mark in (
+        ({"seed": "3", "knn_every": "1"}, ""),
+        ({"seed": "3", "epochs": "1"}, ", with 200 epochs"),
+        ({"epochs": "1", "width": "8"}, ", with its own recipe"),
+    ):
+        for text in (texts(change), texts({}, change)):
+            assert f"|the paper's linear{mark}|" in text
+            assert f"|paper{mark}|" in text
+            assert "|linear, top-1|" in text
+    assert "|paper, with its own recipe|" in texts({"epochs": "1"}, {"width": "8"})
+    assert remark([make_run(recipe={"epochs": "1"}, paper={})], {"p": paper}) == ""  # nothing to be said of nothing
+    assert remark([make_run()], {}) == ""
+
+
+def test_the_best_epoch_is_spoken_of_where_it_is_shown() -> None:
+    assert "The last epoch counts; the best one stands beside it." in page_of(make_run())
+    both = page_of(make_run(), make_run("other"))
+    assert "The last epoch counts.<" in both
+    assert "69.80" not in both
+    assert "The last epoch" not in page_of(make_run(evaluations={"knn": {"top1": 1.0, "settings": {"k": 5}}}))
+
+
+def test_a_share_that_rounds_to_nothing_leaves_its_cell_empty() -> None:
+    counts = [[199, 1], [3, 197]]  # 0.5 and 1.5 %
+    found = {"classes": ["cat", "dog"], "accuracy": [99.5, 98.5], "confusion": counts}
+    cells = re.findall(
+        r"<td[^>]*>([^<]*)</td>", page_of(make_run(evaluations={"classes": found})).split("Row: what")[1]
+    )
+    assert cells[:4] == ["100", "", "2", "98"]
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [("0.1.0", "0.1.0"), ("0.1.0 from source", "0.1.0 from source"), ("not installed", "from source"),
+     (None, "from source")],
+)  # fmt: skip
+def test_the_page_says_which_ressl_a_run_was_made_with(told: str | None, shown: str) -> None:
+    run = make_run(environment={"ressl": told, "torchvision": None})
+    text = re.sub(r"<[^>]+>", "|", versions([run, make_run("older", environment={})]))
+    assert re.search(rf"\|ressl\|+{shown}\|+–\|+torchvision\|+–\|+–\|", text)
+
+
+def test_a_program_that_is_not_installed_says_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_version", lambda package: None)
+    assert environment.environment(torch.device("cpu"))["ressl"] == f"{ressl.__version__} from source"
 
 
 def test_wrong_neighbours_are_framed_and_only_they() -> None:
@@ -184,6 +207,23 @@ def test_rows_of_every_kind() -> None:
         ("SVM mAP, 16 per class on voc07", "60.00 ± 1.25"),
         ("SVM mAP, all labels on voc07", "80.00"),
     ]
+    assert rows_of("svm-on-voc07", svm)[0].paper == ""
     other = {"protocol": "linear", "last": 1.0, "best": 1.0, "best_epoch": 1, "own_data": False, "data": "x"}
     assert rows_of("linear-on-x", other, {"linear": 90.0})[0].paper == ""  # the paper did not measure that
     assert rows_of("anything", {}) == []
+
+
+def test_table_9_stands_beside_svms_on_voc07() -> None:
+    paper = get_recipe("imagenet-r50").paper
+    table = {cell.shots: cell.paper for cell in LOWSHOT.cells if cell.row == "ReSSL"}
+    draws = [{"shots": shots, "mean": 60.0} for shots in (16, 32, 64, None, 8)]
+    svm = {"protocol": "svm", "measure": "mAP", "own_data": False, "data": "voc07", "by_shots": draws}
+    shown = [f"{table[shots]:.2f}" for shots in (16, 32, 64, None)]
+    assert [row.paper for row in rows_of("svm-on-voc07", svm, paper)] == [*shown, ""]
+    for change in ({"data": "pets"}, {"measure": "top-1"}, {"changed": {"cost": 2.0}}):
+        assert {row.paper for row in rows_of("svm", svm | change, paper)} == {""}
+    to = [{"data": data, "mAP": 80.0, "test_pictures": 9} for data in ("voc07", "other")]
+    assert [row.paper for row in rows_of("transfer", {"to": to}, paper)] == ["86.31", ""]
+    assert "86.31" in re.sub(r"<[^>]+>", "|", page_of(make_run(evaluations={"svm-on-voc07": svm}, paper=paper)))
+    for name in ("imagenet-r18", "imagenet-r50-4crops"):  # whose features the paper did not measure there
+        assert set(get_recipe(name).paper) == {"linear"}

@@ -64,7 +64,7 @@ def test_the_numbers_of_imagenet_are_the_papers() -> None:
     ]
     for job in jobs(TABLES["imagenet"]):
         if job.cell.row != "SwAV":  # whose recipe is the one with multi-crop
-            assert job.recipe.paper == {"linear": job.cell.paper}, job.name
+            assert job.recipe.paper["linear"] == job.cell.paper, job.name
     sizes = {job.cell.row: [view.size for view in job.recipe.views] for job in jobs(TABLES["imagenet"])}
     assert sizes["SwAV"] == [224, 224]
     assert sizes["SwAV, multi-crop"] == [224, 224, 112, 112, 112, 112]

@@ -116,6 +116,12 @@ def _flag(put: Callable[..., None]) -> None:
     put(TrainStep, "after", after)
 
 
+def _spoilt(put: Callable[..., None]) -> None:
+    from ressl.checkpoints import Checkpoint
+
+    put(Checkpoint, "spoilt", lambda self: None)
+
+
 def _at_once(put: Callable[..., None]) -> None:
     from ressl.engine.signals import StopRequest
 
@@ -174,6 +180,7 @@ MUTANTS: dict[str, tuple[Callable[..., None], str, str]] = {
     "checksum": (_checksum, "checksums not compared", "test_damage.py"),
     "skip": (_skip, "teacher, queue and record not told of a bad step", "test_nonfinite.py"),
     "flag": (_flag, "teacher and queue deaf to the flag", "test_nonfinite.py"),
+    "spoilt": (_spoilt, "weights and statistics not looked at in checkpoints", "test_nonfinite.py"),
     "leave": (_at_once, "signals noted but not obeyed", "test_phases.py"),
     "worker": (_workers, "a lost worker not recognised", "test_workers.py"),
     "unpickler": (_unpickler, "CIFAR's pickles read by the ordinary unpickler", "test_hostile.py"),

@@ -11,7 +11,8 @@ import torch
 from child import Child, loop_of
 from scale import shards
 
-from ressl.checkpoints import load
+from ressl import cli
+from ressl.checkpoints import load, save
 from ressl.engine.monitor import NonFinite
 from ressl.engine.optimisers import optimiser_tensors
 from ressl.errors import ResslError
@@ -98,6 +99,60 @@ def test_the_run_stops_and_what_it_wrote_is_finite(
     assert digest(out) == undisturbed[0]
 
 
+class Overflow:
+    """In step 9, after which a checkpoint is due: loss and gradient are finite, what is left of the step is not."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __call__(self) -> None:
+        from ressl.engine.step import TrainStep
+
+        plain = TrainStep.advance
+
+        def advance(step: TrainStep, batch: Any = None) -> None:
+            if step.done == 8 and self.place == "update":
+                step.schedule = lambda s: torch.full((), 3e38) * 10
+            plain(step, batch)
+            if step.done == 9 and self.place == "statistics":
+                step.method.get_buffer("backbone.1.running_var")[0] = math.inf
+            if step.done == 9 and self.place == "momentum":
+                next(iter(step.optimiser.state.values()))["momentum_buffer"].view(-1)[0] = math.nan
+
+        TrainStep.advance = advance  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("place", ["update", "statistics", "momentum"])
+def test_what_overflows_behind_a_finite_loss_is_not_saved(
+    place: str, tmp_path: Path, ground: Path, spawn: type[Child], undisturbed: tuple[str, float]
+) -> None:
+    out = tmp_path / "run"
+    child = spawn.train(out, ground, before=Overflow(place)).join()
+    assert child.code == 2, child.output
+    assert "ressl: after step 8 (epoch 2, batch 0) " in child.output
+    assert "step-00000006.safetensors; lower lr" in child.output
+    assert "Traceback" not in child.output
+    for path in Run(out).checkpoints.paths():
+        for name, tensor in load(path).tensors.items():
+            assert tensor.isfinite().all(), f"{path.name}: {name}"
+    child = spawn.train(out, ground).join()
+    assert child.code == 0, child.output
+    from child import digest
+
+    assert digest(out) == undisturbed[0]
+
+
+@pytest.mark.parametrize("words", [("--lr", "1e45"), ("--lr", "2e38", "--batch-size", "512")])
+def test_a_learning_rate_that_no_step_can_count_with(
+    words: tuple[str, ...], tmp_path: Path, spawn: type[Child]
+) -> None:
+    child = spawn(tmp_path / "log", cli.main, ["pretrain", "demo", "--out", str(tmp_path / "run"), *words]).join()
+    assert child.code == 2, child.output
+    assert child.output.startswith("ressl: lr ")
+    assert child.output.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("place", ["weak view", "strong view", "loss", "gradient", "carry"])
 def test_teacher_queue_and_optimiser_in_memory_are_untouched(place: str, tmp_path: Path) -> None:
     """Between the bad step and the next look, many more steps may run."""
@@ -125,3 +180,23 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     found.tensors["method.backbone.0.weight"][0] = math.nan
     with pytest.raises(ResslError, match=r"backbone\.0\.weight is not finite"):
         loop.restore(found)
+
+
+def test_a_resumed_run_passes_over_a_checkpoint_that_is_not_finite(
+    tmp_path: Path, ground: Path, spawn: type[Child], undisturbed: tuple[str, float]
+) -> None:
+    """As an older version may have written it: its checksum is right."""
+    out = tmp_path / "run"
+    assert spawn.train(out, ground, before=Poison("loss", math.nan)).join().code == 2
+    folder = Run(out).checkpoints
+    newest = folder.load_latest()
+    newest.tensors["method.backbone.1.running_var"][0] = math.inf
+    save(folder.paths()[-1], newest)
+    child = spawn.train(out, ground).join()
+    assert child.code == 0, child.output
+    named = "step-00000006.safetensors is damaged: its method.backbone.1.running_var is not finite"
+    assert f"{named}; using the one before" in child.output
+    assert "resumed after step 3 of 24" in child.output
+    from child import digest
+
+    assert digest(out) == undisturbed[0]

@@ -1,7 +1,8 @@
-"""A process of two is killed or stopped, again and again: the job goes on, or ends; it never hangs."""
+"""A process of two is killed or stopped, again and again, or their launcher is: the job goes on, or ends."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 from scale import FULL, draw
 
+from ressl.runs import Run
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
 faults = pytest.importorskip("test_faults")
 
 KILLS = 20
-# The short form of this row are the tests of tests/processes, which run anyway.
-pytestmark = pytest.mark.skipif(not FULL, reason="the full form only; tests/processes has the short one")
+# The short form of these rows are the tests of tests/processes, which run anyway.
+full = pytest.mark.skipif(not FULL, reason="the full form only; tests/processes has the short one")
 
 
 def words(place: Path, out: Path) -> list[str]:
@@ -38,6 +41,7 @@ def whole(place: Path) -> Path:
     return place / "whole"
 
 
+@full
 def test_ranks_are_killed_and_nothing_changes(place: Path, whole: Path) -> None:
     out, moments, waits = place / "killed", draw("ranks"), []
     with faults.job(words(place, out), restarts=KILLS + 1) as process:
@@ -61,6 +65,7 @@ def test_ranks_are_killed_and_nothing_changes(place: Path, whole: Path) -> None:
     faults.assert_equal(out, whole)
 
 
+@full
 def test_a_stopped_rank_ends_the_job(place: Path) -> None:
     out = place / "stopped"
     with faults.job(words(place, out), restarts=0) as process:
@@ -71,3 +76,22 @@ def test_a_stopped_rank_ends_the_job(place: Path) -> None:
     assert process.returncode not in (0, None)
     assert time.monotonic() - start < 60
     assert "ressl: " in said
+
+
+def test_ranks_whose_launcher_is_killed_save_and_leave(place: Path) -> None:
+    """SIGKILL lets it send nothing: they would train on, with nobody to hear of it."""
+    out = place / "deserted"
+    with faults.job([*faults.words(place, out), "--epochs", "1000", "--checkpoint-steps", "0"]) as process:
+        faults.until(lambda: out.exists() and faults.logged(out) > 3, process)
+        mine = faults.ranks(process)
+        try:
+            process.kill()
+            said = process.communicate(timeout=30)[0]  # to the end of the last that writes there
+        finally:
+            for pid in mine.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    assert len(mine) == 2
+    assert "saved after step" in said, said
+    assert "Traceback" not in said
+    assert Run(out).checkpoint().facts["step"] == faults.logged(out) < 4000

@@ -18,7 +18,7 @@ def add_options(parser: ArgumentParser) -> None:
         "formats:\n"
         "  torchvision   state dict (.pth, and .card.json beside it) for torchvision's ResNets\n"
         "  timm          state dict (.safetensors) for timm's models\n"
-        "  safetensors   weights with torchvision's names, everything else in the file's metadata\n"
+        "  safetensors   weights with torchvision's or timm's names, all else in the file's metadata\n"
         "  onnx          ONNX, any batch size; pip install 'ressl[onnx]'\n"
         "  torch-export  a torch.export program (.pt2), any batch size\n"
         "  huggingface   a model folder: weights, config.json, model card\n\n"

@@ -10,7 +10,7 @@ from rich.table import Table
 from ressl.commands.shared import show
 from ressl.methods import METHODS
 from ressl.recipes import get_recipe
-from ressl.recipes.baselines import PAPER
+from ressl.recipes.baselines import MULTI_CROP, TABLES
 
 COLUMNS = {  # heading -> recipe
     "C-10": "cifar10",
@@ -33,17 +33,21 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         text = heading in ("method", "paper")
         table.add_column(heading, justify="left" if text else "right", no_wrap=True)
     for name, method in METHODS.items():
-        numbers = [(PAPER.get(name, {}).get(recipe), recipe) for recipe in COLUMNS.values()]
-        views = len(get_recipe("cifar10").replace(method=name).views)
+        numbers = [(TABLES.get(name, {}).get(recipe), recipe) for recipe in COLUMNS.values()]
+        recipe = get_recipe("cifar10").replace(method=name)
+        small = sum(view.size < recipe.image_size for view in recipe.views)
+        more = f" + {small}" if small else ""
         table.add_row(
             name,
-            f"{method.backprops}x",
+            f"{method.backprops - small}x{more}",
             "yes" if method.ema else "no",
-            str(method.forwards),
-            str(views),
+            f"{method.forwards - small}{more}",
+            f"{len(recipe.views) - small}{more}",
             *("-" if n is None else f"{n:.{1 if 'imagenet-r' in where else 2}f}" for n, where in numbers),  # as printed
             method.paper,
         )
     show(table)
+    print("+ 4: small crops beside the full ones; the numbers above are without. With them (Table 6, R50):")
+    print(", ".join(f"{row} {number:.1f}" for row, number in MULTI_CROP.items()))
     print("train one: ressl pretrain cifar10 --method NAME; write your own: docs/METHODS.md")
     return 0

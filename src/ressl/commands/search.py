@@ -23,7 +23,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--model", help="what made the features (default: what they say)")
     parser.add_argument("-k", default="12", metavar="N", help="how many (default: 12)")
     parser.add_argument("-o", "--out", metavar="FILE", help="contact sheet, e.g. sheet.png")
-    parser.add_argument("--images", help="the pictures of the rows, where these came from an array")
+    parser.add_argument("--images", help="where the pictures are, if not where they were: a folder, or their array")
     parser.add_argument("--index", default="auto", help=", ".join(INDEXES))
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
 
@@ -44,5 +44,5 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     for place, item in enumerate(found, 1):
         print(f"{place:3}  {item.cosine:.4f}  {shown(item.path)}")
     if out is not None:
-        print(f"contact sheet: {shown(draw_sheet(options.picture, found, out, options.images))}")
+        print(f"contact sheet: {shown(draw_sheet(options.picture, found, out, options.images, print))}")
     return 0

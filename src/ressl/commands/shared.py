@@ -58,7 +58,7 @@ HELP = {
     "background": "background neighbours of a picture",
     "clusterings": "how many times the bank is clustered",
     "clusters": "clusters of each time",
-    "cluster_after": "epochs before the first clusters",
+    "cluster_from": "share of the training after which clusters are made",
     "hardest": "negatives of the queue to mix from",
     "mixed": "mixtures of two of them",
     "mixed_with_query": "mixtures of one of them and the query",

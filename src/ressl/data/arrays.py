@@ -1,19 +1,24 @@
-"""Arrays of pictures: .npy mapped into memory, .npz read after a look at how much it would unpack to."""
+"""Arrays of pictures: mapped from an .npy, and from an .npz that is not packed.
+
+A packed .npz is read whole, after a look at how much it would unpack to.
+"""
 
 from __future__ import annotations
 
 import io
+import math
+import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ressl.data.base import UNLABELLED, ArraySource
+from ressl.data.base import UNLABELLED, ArraySource, Source
 from ressl.data.decode import shown
 from ressl.errors import ResslError
 from ressl.files import open_regular
@@ -39,6 +44,49 @@ def array_classes(path: Path) -> list[str]:
 
 
 def open_array(path: Path, split: str, name: str = "array") -> ArraySource:
+    """The pictures as bytes; floats are converted, all of them."""
+    images = _pictures(_pixels(path, split), path)
+    if path.suffix.lower() != ".npz":
+        return ArraySource(name, images)
+    labels, classes = _labels(path, split, _sizes(path))
+    if labels is not None and len(labels) != len(images):
+        raise ResslError(f"{shown(path)} has {len(images)} pictures but {len(labels)} labels ({split}).")
+    return ArraySource(name, images, labels, classes)
+
+
+class FloatSource(Source):
+    """Pictures of floats in 0..1, turned into bytes as they are asked for."""
+
+    def __init__(self, name: str, array: NDArray[np.generic], path: Path) -> None:
+        self.name, self.labels, self.classes = name, None, []
+        self._images, self._path = _arranged(array, path), path
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def block(self, first: int, last: int) -> Tensor:
+        """n x 3 x H x W uint8."""
+        return torch.from_numpy(_to_bytes(self._images[first:last], self._path)).expand(-1, 3, -1, -1)
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        picture: NDArray[np.uint8] = self.block(index, index + 1)[0].permute(1, 2, 0).contiguous().numpy()
+        return picture
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._images.shape[2], self._images.shape[3]
+
+
+def open_streamed(path: Path, name: str) -> ArraySource | FloatSource:
+    """The pictures without their labels, for who looks at each once: floats are converted one by one."""
+    array = _pixels(path, "train")
+    if array.dtype.kind == "f":
+        return FloatSource(name, array, path)
+    return ArraySource(name, _pictures(array, path))
+
+
+def _pixels(path: Path, split: str) -> NDArray[np.generic]:
+    """The array of a split as it lies in the file."""
     if not path.is_file():
         raise ResslError(f"there is no file {shown(path)}; give an array as .npy or .npz.")
     if path.suffix.lower() == ".npz":
@@ -47,11 +95,8 @@ def open_array(path: Path, split: str, name: str = "array") -> ArraySource:
         if key is None:
             wanted = "' or '".join(_IMAGES[split])
             raise ResslError(f"{shown(path)} has no {split} split; expected an array called '{wanted}' in it.")
-        images = _pictures(_member(path, key, sizes[key]), path)
-        labels, classes = _labels(path, split, sizes)
-        if labels is not None and len(labels) != len(images):
-            raise ResslError(f"{shown(path)} has {len(images)} pictures but {len(labels)} labels ({split}).")
-        return ArraySource(name, images, labels, classes)
+        mapped = _mapped(path, key)
+        return _member(path, key, sizes[key]) if mapped is None else mapped
     if split != "train":
         raise ResslError(f"{shown(path)} has no {split} split; an .npz with x_test (and y_test) has one.")
     try:
@@ -62,7 +107,7 @@ def open_array(path: Path, split: str, name: str = "array") -> ArraySource:
         raise _unreadable(path, error) from None
     if not isinstance(array, np.ndarray):  # a zip by another name
         raise ResslError(f"{shown(path)} is no .npy file; call it .npz if it is one.")
-    return ArraySource(name, _pictures(array, path))
+    return array
 
 
 def _labels(path: Path, split: str, sizes: dict[str, int]) -> tuple[Tensor | None, list[str]]:
@@ -104,7 +149,7 @@ def _sizes(path: Path) -> dict[str, int]:
             for member in archive.namelist():
                 if member.endswith(".npy"):
                     with archive.open(member) as file:
-                        sizes[member.removesuffix(".npy")] = _declared_bytes(file)
+                        sizes[member.removesuffix(".npy")] = _declared(file).bytes
         return sizes
     # zipfile raises RuntimeError for an encrypted member and NotImplementedError for an odd compression.
     except Exception as error:
@@ -128,15 +173,47 @@ def _header(file: IO[bytes]) -> IO[bytes]:
     return io.BytesIO(start + file.read(length))
 
 
-def _declared_bytes(file: IO[bytes]) -> int:
+class _Declared(NamedTuple):
+    """What an .npy's header says."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    end: int  # of the header
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize  # Python integers: a hostile shape must not overflow
+
+
+def _declared(file: IO[bytes]) -> _Declared:
     header = _header(file)
     version = np.lib.format.read_magic(header)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(header)
-    size = dtype.itemsize
-    for side in shape:  # Python integers: a hostile shape must not overflow
-        size *= side
-    return size
+    return _Declared(*read(header), header.tell())
+
+
+def _mapped(path: Path, key: str) -> NDArray[np.generic] | None:
+    """An array of an .npz where it lies in the file; None where it is packed there."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo(f"{key}.npy")
+        with open_regular(path) as file:
+            file.seek(info.header_offset)
+            local = file.read(30)  # of a zip's member; its name and more follow, of lengths that stand at its end
+            begin = info.header_offset + 30 + sum(struct.unpack("<HH", local[26:]))
+            file.seek(begin)
+            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:  # packed, or encrypted
+                return None
+            found = _declared(file)
+        if found.dtype.hasobject or found.bytes == 0:
+            return None  # refused, or said, by those who read it
+        if found.end + found.bytes != info.file_size:
+            raise ValueError(f"'{key}' has {info.file_size:,} bytes, not {found.end + found.bytes:,}")
+        order: Literal["F", "C"] = "F" if found.fortran else "C"
+        return np.memmap(path, found.dtype, "c", begin + found.end, found.shape, order)
+    except Exception as error:
+        raise _unreadable(path, error) from None
 
 
 def _member(path: Path, key: str, size: int) -> NDArray[np.generic]:
@@ -154,21 +231,21 @@ def _member(path: Path, key: str, size: int) -> NDArray[np.generic]:
 
 def _pictures(array: NDArray[np.generic], path: Path) -> Tensor:
     """N x 3 x H x W uint8, without a copy where the file already holds bytes."""
+    found = _arranged(array, path)
+    return torch.from_numpy(_to_bytes(found, path) if found.dtype.kind == "f" else found).expand(-1, 3, -1, -1)
+
+
+def _arranged(array: NDArray[np.generic], path: Path) -> NDArray[np.generic]:
+    """The array seen as N x 3 x H x W or N x 1 x H x W."""
     shape = array.shape
-    wrong = ResslError(f"{shown(path)} holds {array.dtype} of shape {shape}; {_SHAPES}.")
-    if array.dtype.kind == "f":
-        array = _to_bytes(array, path)
-    if array.dtype != np.uint8 or 0 in shape:
-        raise wrong
-    if len(shape) == 4 and shape[3] in (1, 3):
-        images = torch.from_numpy(array).permute(0, 3, 1, 2)
-    elif len(shape) == 4 and shape[1] in (1, 3):
-        images = torch.from_numpy(array)
-    elif len(shape) == 3 and shape[2] != 3:  # N x H x 3 is far more likely one picture, H x W x 3
-        images = torch.from_numpy(array)[:, None]
-    else:
-        raise wrong
-    return images.expand(-1, 3, -1, -1)
+    if (array.dtype == np.uint8 or array.dtype.kind == "f") and 0 not in shape:
+        if len(shape) == 4 and shape[3] in (1, 3):
+            return array.transpose(0, 3, 1, 2)
+        if len(shape) == 4 and shape[1] in (1, 3):
+            return array
+        if len(shape) == 3 and shape[2] != 3:  # N x H x 3 is far more likely one picture, H x W x 3
+            return array[:, None]
+    raise ResslError(f"{shown(path)} holds {array.dtype} of shape {shape}; {_SHAPES}.")
 
 
 def _to_bytes(array: NDArray[np.generic], path: Path, chunk: int = 1024) -> NDArray[np.uint8]:

@@ -167,7 +167,7 @@ class Picture:
             image: Image.Image = self._image
             if shrink > 1 and self.can_shrink:
                 image.draft(None, (image.width // shrink, image.height // shrink))
-            image = _rgb(image)
+            image = rgb(image)
             return image.transpose(_UPRIGHT[self._turn]) if self._turn in _UPRIGHT else image
         except Exception as error:
             raise self._broken(error) from None
@@ -192,7 +192,7 @@ class Bitmap:
         return Image.fromarray(self._pixels)
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def rgb(image: Image.Image) -> Image.Image:
     image.load()
     if image.mode == "RGB":
         return image

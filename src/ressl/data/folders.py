@@ -30,7 +30,7 @@ _JUNK = {"__MACOSX", "lost+found"}
 
 
 def pictures(folder: str, visited: list[str] | None = None) -> Iterator[str]:
-    """Every picture file below ``folder``, in no particular order; hidden names and special files are left out.
+    """Every picture file below ``folder``, in no particular order; hidden names are left out, special files named.
 
     The folders it looked into are added to ``visited``.
 
@@ -68,11 +68,16 @@ def pictures(folder: str, visited: list[str] | None = None) -> Iterator[str]:
                         links.append(entry.path)
                     elif _is_picture(entry.name) and not _is_special(entry.path):
                         yield entry.path
+                    elif _is_picture(entry.name):
+                        unreadable.append(f"{shown(entry.path)} (not a regular file)")
                 elif _is_picture(entry.name) and entry.is_file(follow_symlinks=False):
                     yield entry.path
+                elif _is_picture(entry.name):
+                    unreadable.append(f"{shown(entry.path)} (not a regular file)")
     if unreadable:
-        more = f" and {len(unreadable) - 3} more" if len(unreadable) > 3 else ""
-        warnings.warn(f"left out because they cannot be read: {', '.join(unreadable[:3])}{more}", stacklevel=2)
+        named = sorted(unreadable)
+        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        warnings.warn(f"left out because they cannot be read: {', '.join(named[:3])}{more}", stacklevel=2)
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:

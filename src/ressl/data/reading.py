@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +78,7 @@ def read_chunks(
     short_side: int | None = None,
     inner: int | None = None,
     chunk: int = 1024,
-) -> Iterator[Chunk]:
+) -> Generator[Chunk]:
     """All pictures in order, a chunk at a time.
 
     With ``size``, pictures of another size are resized to ``short_side`` (default: ``size``) and their centre is cut
@@ -134,7 +134,7 @@ def _gather(
             if needed > ram() // 2:
                 raise ResslError(
                     f"{len(source):,} pictures of {_by(part.images.shape[2:])} take {needed / 1e9:,.1f} GB, "
-                    "more than half of the memory here; read them in chunks."
+                    "more than half of the memory here; give fewer or smaller ones."
                 )
             images = torch.empty(len(source), *part.images.shape[1:], dtype=torch.uint8)
         if len(part.ids):  # until then nobody knows how large they are

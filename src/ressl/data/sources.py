@@ -137,9 +137,14 @@ def parse_data(text: str, kind: str | None = None, place: str | None = None) -> 
     return guess_data(text), text
 
 
+def is_named(kind: str) -> bool:
+    """Whether it is a data set that has a name of its own, wherever it lies."""
+    return not _data_set(kind).needs_root
+
+
 def label_of(kind: str, place: str | None) -> str:
     """A short name for data that tells no path of this machine: a set's own, or that of its folder or file."""
-    if place is None or not _data_set(kind).needs_root:
+    if place is None or is_named(kind):
         return kind
     path = Path(os.path.abspath(place))  # a dot has a name, too
     return shown(path.name if path.is_dir() else path.stem) or kind

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.ahead import Rehearsal
 from ressl.engine.building import dismiss
-from ressl.engine.compiling import keep_compiled, small_workspaces
+from ressl.engine.compiling import compiled, keep_compiled, small_workspaces
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
 from ressl.engine.graphs import GraphedBody, Watcher
@@ -97,9 +97,9 @@ def accelerate(
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed
         step.memory_format = torch.channels_last
     if wanted == "compile":
-        step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
-        step.call = torch.compile(step.call)
-        step.after = torch.compile(step.after)  # type: ignore[method-assign]
+        step.prepare = compiled(step.prepare)  # type: ignore[method-assign]
+        step.call = compiled(step.call)
+        step.after = compiled(step.after)  # type: ignore[method-assign]
     rehearsal = _for_graph(step, ideas) if wanted == "graph" else None
     if rehearsal is None:
         dismiss()
@@ -130,16 +130,16 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
         method.target = torch.compiler.disable(target if aside is None else aside(target))
     for child in method.children():
         network = any(True for _ in child.parameters())  # what is left of forward without them is the loss
-        child.forward = torch.compiler.disable(child.forward) if network else torch.compile(child.forward)
-    forward = torch.compile(method.forward)
+        child.forward = torch.compiler.disable(child.forward) if network else compiled(child.forward)
+    forward = compiled(method.forward)
     method.forward = forward if aside is None else aside.mark(forward)  # type: ignore[method-assign]
     if ideas.fused_update:
         _update_at_once(step, low)
-        step.after = torch.compile(step.after)  # type: ignore[method-assign]
+        step.after = compiled(step.after)  # type: ignore[method-assign]
     if ideas.look_ahead and isinstance(step.loader, ResidentLoader):
         look_ahead(step)
     else:
-        step.prepare = torch.compile(step.prepare)  # type: ignore[method-assign]
+        step.prepare = compiled(step.prepare)  # type: ignore[method-assign]
     return rehearsal
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,17 @@ def keep_compiled() -> None:
         return  # no home, or not ours to write in: torch has its own place
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` compiled for each size it meets, of which a run has few.
+
+    For a second size PyTorch would make a program for any size: minutes of algebra for a network, and slower kernels.
+    """
+    import torch
+
+    made: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return made
 
 
 def small_workspaces() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
+from ressl.engine import compiling
 from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns, stem_pixels
 from ressl.methods.base import Method, Output
 
@@ -57,7 +58,7 @@ class _Fused:
     ) -> None:
         self.beside, self.shared, self.stem_product, self.pooled = beside, shared, stem_product, pooled
         seen = (stem_columns, stem_pixels)
-        self.seen = tuple(torch.compile(function) for function in seen) if compiled else seen
+        self.seen = tuple(map(compiling.compiled, seen)) if compiled else seen
 
     def norm(self, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Twice:
         if norm.training:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ressl.errors import ResslError
@@ -65,6 +67,18 @@ def restarts() -> int:
 def restarting() -> bool:
     """Whether the launcher starts the job again when one of its processes fails."""
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def deserted() -> Callable[[], bool]:
+    """Tells, from now on, whether the launcher has gone. One that was killed could not send a signal, and what it
+    started would train on with nobody to hear of it, or to start it again."""
+    if not restarting():  # SLURM ends its processes itself
+        return lambda: False
+    launcher = multiprocessing.parent_process()
+    if launcher is not None:  # of `ressl launch`; the process that its ranks are forked from outlives it
+        return lambda: not launcher.is_alive()
+    parent = os.getppid()
+    return lambda: os.getppid() != parent
 
 
 def launch() -> str | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ressl.data.batches import Batch
+from ressl.engine.compiling import compiled
 from ressl.engine.step import TrainStep
 from ressl.engine.streams import beside, join
 
@@ -75,7 +76,7 @@ class LookAhead:
         torch._foreach_copy_(self.views, views)
 
 
-def look_ahead(step: TrainStep, compiled: Any = torch.compile) -> None:
+def look_ahead(step: TrainStep, compiled: Any = compiled) -> None:
     """Let ``step`` find its views ready, from the second step on."""
     ahead, collect = LookAhead(step, compiled), step.collect
 

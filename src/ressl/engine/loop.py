@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from ressl.checkpoints import Checkpoint, CheckpointFolder
+from ressl.checkpoints import Checkpoint, CheckpointFolder, not_finite
 from ressl.data.batches import Batch
 from ressl.data.streaming import StreamingLoader
 from ressl.engine.background import Background
 from ressl.engine.generators import random_states, set_random_states
-from ressl.engine.launchers import launch
+from ressl.engine.launchers import deserted, launch
 from ressl.engine.monitor import Collapse, NonFinite
 from ressl.engine.optimisers import load_optimiser_tensors, optimiser_tensors
 from ressl.engine.processes import ALONE, Team
@@ -73,6 +75,7 @@ class Loop:
         self._owed = epochs == 0  # the end of an epoch that was reached but not yet evaluated
         self._moved = False  # whether this process made a step
         self._warned = False  # of a disk that is nearly full
+        self._deserted = deserted()  # whether the launcher was killed
         self._writer = Background()  # of checkpoints, where the GPU can go on meanwhile
         self._cost, self._saved_at, self._saved_step = 0.0, time.monotonic(), step.done
         self._logged_at, self._logged_step = time.monotonic(), step.done
@@ -110,7 +113,9 @@ class Loop:
             self._end_epoch(epoch, stop)
 
     def _leave(self, stop: StopRequest, certainly: bool = True) -> None:
-        """Leave if any process was asked to stop; all of a team hear of it after the same step."""
+        """Leave if any process was asked to stop, or deserted; all of a team hear of it after the same step."""
+        if stop.signum is None and self._deserted():
+            stop.heard(signal.SIGTERM)
         if self.team.world == 1:
             stop.leave()
         elif certainly or self.step.done % self.team.rhythm == 0:
@@ -137,6 +142,7 @@ class Loop:
         """Evaluate and save. Broken off by a signal, it is owed: the resumed run begins with it."""
         last, resumed = epoch + 1 == self.epochs, not self._moved
         if self.evaluate is not None and (last or (self.evaluate_every and (epoch + 1) % self.evaluate_every == 0)):
+            self._refuse_spoilt(self._learned())  # numbers made of what is none would only mislead
             with stop.at_once(self.team.world == 1):
                 values = self.evaluate()
             self.values |= values
@@ -178,10 +184,30 @@ class Loop:
         first = self.step.done - len(rows)
         row = rows[bad - first] if first <= bad < self.step.done else {}
         what = ", ".join(f"{name} {row[name]}" for name in ("loss", "grad_norm") if name in row)
+        # Weights that are not finite have not become so by this step, which was left out.
+        earlier = not_finite(dict(self.step.method.named_parameters()))
+        nobody = "no checkpoint" if earlier else "no weight, teacher or checkpoint"
         return (
-            f"step {bad} (epoch {epoch}, batch {place}) is not finite ({what}); no weight, teacher or checkpoint took "
-            f"it up, and {self.checkpoints.last}; lower lr, or look at that batch"
+            f"step {bad} (epoch {epoch}, batch {place}) is not finite ({what}); {nobody} took it up, and "
+            f"{self.checkpoints.last}; lower lr, or look at that batch"
         )
+
+    def _learned(self) -> dict[str, Tensor]:
+        """What training changes, as a checkpoint names it."""
+        method, optimiser = self.step.method, optimiser_tensors(self.step.optimiser, self.step.method)
+        tensors = {f"method.{name}": tensor for name, tensor in method.state_dict().items()}
+        return tensors | {f"optimiser.{name}": tensor for name, tensor in optimiser.items()}
+
+    def _refuse_spoilt(self, learned: dict[str, Tensor]) -> None:
+        """Raise where something is not finite, though every loss and gradient was: an update may overflow, and so may
+        running statistics. All processes of a team hold the same, so all find it."""
+        if name := not_finite(learned):
+            last = max(0, self.step.done - 1)
+            epoch, place = divmod(last, self.step.loader.steps_per_epoch)
+            raise NonFinite(
+                f"after step {last} (epoch {epoch}, batch {place}) {name} is not finite; no checkpoint took it up, and "
+                f"{self.checkpoints.last}; lower lr"
+            )
 
     def _due(self) -> bool:
         every = self.rhythm.checkpoint_steps
@@ -194,17 +220,16 @@ class Loop:
         return (time.monotonic() - self._saved_at) * self.rhythm.checkpoint_share >= cost
 
     def save(self) -> None:
-        """Write a checkpoint, unless a step went wrong since the last look."""
+        """Write a checkpoint, unless something went wrong since the last look."""
         step = self.step
         bad = step.bad_step()
         if bad is not None:
             raise NonFinite(self._non_finite(bad, step.drain()))
+        start, tensors = time.monotonic(), self._learned()
+        self._refuse_spoilt(tensors)
         self._saved_step = step.done
         if not self.team.leads:
             return
-        start = time.monotonic()
-        tensors = {f"method.{name}": tensor for name, tensor in step.method.state_dict().items()}
-        tensors |= {f"optimiser.{k}": v for k, v in optimiser_tensors(step.optimiser, step.method).items()}
         tensors |= {f"random.{name}": state for name, state in random_states(step.device).items()}
         tensors["engine.ring"] = step.ring
         facts = {**self.facts, "step": step.done, "drained": step.drained, "logs": step.names, "begun": step.begun}
@@ -228,9 +253,8 @@ class Loop:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Put everything back where ``checkpoint`` left it."""
         step, place = self.step, checkpoint.place(self.step.total_steps)
-        for name, tensor in checkpoint.tensors.items():
-            if not name.startswith("engine.") and not tensor.isfinite().all():
-                raise ResslError(f"the checkpoint's {printable(name)} is not finite; start a run with another --out")
+        if name := checkpoint.spoilt():
+            raise ResslError(f"the checkpoint's {printable(name)} is not finite; start a run with another --out")
         try:
             step.method.load_state_dict(checkpoint.part("method."))
             load_optimiser_tensors(step.optimiser, step.method, checkpoint.part("optimiser."))

@@ -13,7 +13,7 @@ SPREAD_FLOOR = 0.005  # 1 - |mean of unit vectors|: all point one way; healthy r
 
 
 class NonFinite(ResslError):
-    """A loss or gradient that is not a number; nothing of that step was kept."""
+    """A loss, gradient or weight that is not a number; no checkpoint has it."""
 
 
 class Collapse:

@@ -52,6 +52,7 @@ class TrainStep:
         self.catch_up: Callable[[], None] = lambda: None  # when it has turned
         self.average: Callable[[list[Tensor]], list[Tensor]] | None = None
         self.memory_format, self.engine = torch.contiguous_format, "eager"
+        method.epochs = total_steps // loader.steps_per_epoch
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
         self.order = torch.zeros(loader.samples, dtype=torch.int64, device=device)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ressl import rng
 from ressl.data.views import Views
+from ressl.engine.compiling import compiled
 from ressl.engine.folding import Folded
 from ressl.engine.streams import beside, join
 from ressl.evaluation.classifier import Classifier
@@ -74,7 +75,7 @@ class Blocks:
         kernel = by_kernel(net, views, images)
         self.show: Show = kernel or self._show
         # The compiler takes seconds to start, and there is nothing for it to do where our kernel does it all.
-        self.look = torch.compile(self._look) if self.on_gpu and kernel is None else self._look
+        self.look = compiled(self._look) if self.on_gpu and kernel is None else self._look
         self.sides = [torch.cuda.Stream(device) for _ in range(2)] if self.on_gpu else [None, None]
         self.graphs: list[torch.cuda.CUDAGraph] = []
 

@@ -33,6 +33,11 @@ def balanced_fraction(labels: Tensor, fraction: float, seed: int, draw: int) -> 
     >>> len(balanced_fraction(torch.arange(1000) % 10, 0.01, seed=0, draw=0))
     10
     """
-    member = one_hot(labels, int(labels.max()) + 1)
-    count = torch.tensor([max(1, math.floor(fraction * n + 0.5)) for n in member.sum(0).tolist()], device=labels.device)
-    return torch.nonzero(first_of_each(member, count, seed, draw).any(1))[:, 0]
+    # By sorting, not by a table of N x C: of a million pictures in a thousand classes that would be gigabytes.
+    order = rng.permutation(seed, draw, len(labels), rng.EVALUATION, labels.device)
+    order = order[torch.argsort(labels[order], stable=True)]  # class by class, each in the order of the draw
+    sizes = torch.bincount(labels)
+    count = torch.tensor([max(1, math.floor(fraction * n + 0.5)) for n in sizes.tolist()], device=labels.device)
+    classes = labels[order]
+    place = torch.arange(len(labels), device=labels.device) - (sizes.cumsum(0) - sizes)[classes]  # within its class
+    return order[place < count[classes]].sort().values

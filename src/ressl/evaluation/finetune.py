@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl import rng
+from ressl.data.unread import Unread
 from ressl.data.views import View, Views
 from ressl.engine.schedules import warmup_cosine
 from ressl.errors import ResslError
 from ressl.evaluation.draws import balanced_fraction
-from ressl.evaluation.features import autocast, extract
+from ressl.evaluation.features import Progress, autocast, extract
 from ressl.evaluation.intervals import interval
+from ressl.evaluation.streamed import extract_unread
 from ressl.nn.batchnorm import GroupedBatchNorm2d
 
 
@@ -41,10 +43,14 @@ class FinetuneProtocol:
             raise ResslError("a fine-tuning needs draws and epochs of at least 1, batch_size 2 and lr above 0")
 
 
+Labelled = tuple[Tensor | Unread, Tensor]  # pictures, at hand or in their files, and labels
+Broken = Callable[[dict[str, str]], None]  # is told of files that could not be read: path and reason
+
+
 def finetune_evaluation(
     backbone: nn.Module,
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
+    train: Labelled,
+    test: Labelled,
     *,
     protocol: FinetuneProtocol,
     mean: tuple[float, ...],
@@ -54,25 +60,33 @@ def finetune_evaluation(
     seed: int = 0,
     device: torch.device,
     precision: torch.dtype = torch.float32,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
+    reading: Progress | None = None,
+    broken: Broken | None = None,
 ) -> dict[str, Any]:
-    """Top-1 after the last epoch for each fraction; the given backbone stays as it is."""
+    """Top-1 after the last epoch for each fraction; the given backbone stays as it is.
+
+    Of pictures in their files, a draw's share is read and held, and test pictures are read chunk by chunk; ``reading``
+    and ``broken`` are told of that.
+    """
     protocol.check()
+    _check_room(train, protocol, seed)
     rows, done, total = [], 0, len(protocol.fractions) * protocol.draws * protocol.epochs
-    taken = Input(mean, std, image_size, resize, device, precision)
+    taken = Input(mean, std, image_size, resize, device, precision, reading, broken)
     classes = int(max(train[1].max(), test[1].max())) + 1
     for fraction in protocol.fractions:
         values, pictures = [], 0
         for draw in range(protocol.draws):
             index = balanced_fraction(train[1], fraction, seed, draw)
-            few, pictures = (train[0][index].to(device), train[1][index].to(device)), len(index)
+            few = taken.held(train, index)
+            pictures = len(few[1])
             model = _network(backbone, few[0], classes, taken)
             for _ in _epochs(model, few, protocol, taken, seed + draw):
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            scores = taken.through(model, test[0], precision)
-            values.append(100.0 * (scores.argmax(1) == test[1].to(device)).float().mean().item())
+            scores, truth = taken.scores(model, test)
+            values.append(100.0 * (scores.argmax(1) == truth).float().mean().item())
         rows.append({"fraction": fraction, "pictures": pictures, **interval(values).as_dict()})
     return {"by_fraction": rows}
 
@@ -86,12 +100,45 @@ class Input(NamedTuple):
     resize: int | None  # of test pictures
     device: torch.device
     precision: torch.dtype
+    reading: Progress | None = None
+    broken: Broken | None = None
+
+    def held(self, train: Labelled, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Some of the pictures and their labels on the device, without the broken ones."""
+        pictures, labels = train[0], train[1][index].to(self.device)
+        if isinstance(pictures, Tensor):
+            return pictures[index].to(self.device), labels
+        images, which, broken = pictures.read(index, self.reading)
+        if self.broken is not None:
+            self.broken(broken)
+        return images.to(self.device), labels[which.to(self.device)]
+
+    def scores(self, network: nn.Module, test: Labelled) -> tuple[Tensor, Tensor]:
+        """What a network gives for test pictures, and their labels."""
+        pictures, labels = test[0], test[1].to(self.device)
+        if isinstance(pictures, Tensor):
+            return self.through(network, pictures, self.precision), labels
+        found = extract_unread(
+            network, pictures, mean=self.mean, std=self.std, size=self.size, resize=self.resize,
+            precision=self.precision, progress=self.reading,
+        )  # fmt: skip
+        if self.broken is not None:
+            self.broken(found.broken)
+        return found.features, labels[found.kept]
 
     def through(self, network: nn.Module, images: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
         """What a network gives for test pictures."""
         return extract(
             network, images, mean=self.mean, std=self.std, size=self.size, resize=self.resize, precision=precision
         )
+
+
+def _check_room(train: Labelled, protocol: FinetuneProtocol, seed: int) -> None:
+    """Say that a share is too large before any is trained on."""
+    if isinstance(train[0], Unread):
+        for fraction in sorted(protocol.fractions):
+            count = len(balanced_fraction(train[1], fraction, seed, 0))
+            train[0].check_room(count, f"choose shares below {fraction:g} with --fractions")
 
 
 def _network(backbone: nn.Module, images: Tensor, classes: int, taken: Input) -> nn.Sequential:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ressl.errors import ResslError
+
+
+@dataclass(frozen=True)
+class GeometryProtocol:
+    pictures: int = 4096  # test pictures at most
+
+    def check(self) -> None:
+        if self.pictures < 2:
+            raise ResslError(f"pictures must be at least 2, not {self.pictures}")
 
 
 @torch.no_grad()

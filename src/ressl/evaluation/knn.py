@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ressl.errors import ResslError
+
+
+@dataclass(frozen=True)
+class KnnProtocol:
+    k: int = 200
+    temperature: float = 0.1
+
+    def check(self) -> None:
+        if self.k < 1 or self.temperature <= 0:
+            raise ResslError(f"k must be at least 1 and temperature above 0, not {self.k} and {self.temperature}")
+
+
+@dataclass(frozen=True)
+class SweepProtocol:
+    ks: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
+    temperature: float = 0.1
+
+    def check(self) -> None:
+        if min(self.ks, default=0) < 1 or self.temperature <= 0:
+            raise ResslError("a kNN sweep needs ks of at least 1 and a temperature above 0")
 
 
 @torch.no_grad()

@@ -122,7 +122,7 @@ def linear_evaluation(
     classifier = Classifier(
         test_features.shape[1],
         int(max(fit.labels.max(), held.labels.max())) + 1,
-        schedule=lambda step: _lr(protocol, step, steps * protocol.epochs, B),
+        schedule=lambda step: learning_rate(protocol, step, steps * protocol.epochs, B),
         nesterov=protocol.nesterov,
         seed=seed,
         device=device,
@@ -184,7 +184,7 @@ def _standardizer(features: Tensor | None, wanted: bool) -> tuple[Tensor | float
     return features.mean(0), 1.0 / features.std(0).clamp_min(1e-6)
 
 
-def _lr(protocol: LinearProtocol, step: Tensor, total: int, batch: int) -> Tensor:
+def learning_rate(protocol: LinearProtocol, step: Tensor, total: int, batch: int) -> Tensor:
     if protocol.schedule == "step":
         return step_decay(step, peak=protocol.lr, milestones=protocol.milestones, total_steps=total)
     return warmup_cosine(step, peak=protocol.lr * batch / 256, warmup_steps=0.0, total_steps=total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ressl.data.unread import Unread
 from ressl.data.views import Views
 from ressl.evaluation.features import autocast, frozen
 
@@ -12,7 +13,7 @@ from ressl.evaluation.features import autocast, frozen
 def view_features(
     backbone: nn.Module,
     views: Views,
-    images: Tensor,
+    images: Tensor | Unread,
     *,
     step: int = 0,
     batch_size: int = 512,

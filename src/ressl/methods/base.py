@@ -44,6 +44,7 @@ class Method(nn.Module):
     fewest_views: ClassVar[int] = 2
     wants: ClassVar[tuple[str, ...]] = ()
 
+    epochs: int = 0  # of the training; the engine says so before the first
     samples: int = 0  # the pictures that its memory bank has room for; 0: it has none
     classes: int = 0  # the classes that it can tell apart; 0: it does not ask
     remarks: tuple[str, ...] = ()  # what it made of its options, where that is not what they say
@@ -74,3 +75,13 @@ class Method(nn.Module):
     @torch.no_grad()
     def set_progress(self, progress: Tensor) -> None:
         """Called before each step with the fraction of training done (a device tensor), for schedules of its own."""
+
+
+def begun(share: float, epoch: int, epochs: int) -> bool:
+    """Whether what begins after a ``share`` of ``epochs`` has begun with this one: with that which starts nearest to
+    it, but not before anything was learned.
+
+    >>> [next(epoch for epoch in range(n) if begun(0.1, epoch, n)) for n in (2, 20, 200)]
+    [1, 2, 20]
+    """
+    return epoch + 0.5 >= share * epochs and (epoch > 0 or share == 0)

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from ressl import losses
-from ressl.methods.base import Carry, Method, Output
+from ressl.methods.base import Carry, Method, Output, begun
 from ressl.nn import MemoryBank, few_clusters, kmeans, l2_normalize
 
 
 class LocalAgg(Method):
     """A picture is drawn to its close neighbours (those that share a cluster) among its background neighbours.
 
-    One view. Clusters are made anew before every epoch, several times over the memory bank; before the first time,
-    a picture's only close neighbour is itself.
+    One view. After a share of the training, clusters are made anew before every epoch, several times over the memory
+    bank; before the first time, a picture's only close neighbour is itself.
     """
 
     title: ClassVar[str] = "LocalAgg"
@@ -42,7 +42,7 @@ class LocalAgg(Method):
         background: int = 4096,
         clusterings: int = 3,
         clusters: int = 1000,
-        cluster_after: int = 10,
+        cluster_from: float = 0.05,
         temperature: float = 0.07,
     ) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LocalAgg(Method):
         if background < 1 or clusters < 1:
             raise ValueError(f"background and clusters must be at least 1, not {background} and {clusters}")
         self.samples, self.k, self.tau = bank_size, min(background, bank_size), temperature
-        self.count, self.cluster_after = few_clusters(clusters, bank_size), cluster_after  # epochs
+        self.count, self.cluster_from = few_clusters(clusters, bank_size), cluster_from  # a share of the training
         if (self.k, self.count) != (background, clusters):
             self.remarks = (
                 f"of {bank_size:,} pictures, {self.k:,} background neighbours and {self.count:,} clusters are taken",
@@ -78,7 +78,7 @@ class LocalAgg(Method):
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int) -> None:
-        if epoch >= self.cluster_after:
+        if begun(self.cluster_from, epoch, self.epochs):
             for h in range(len(self.clusters)):
                 found = kmeans(self.bank.vectors, self.count, key=self.key, round=epoch * len(self.clusters) + h)
                 self.clusters[h].copy_(found.labels)

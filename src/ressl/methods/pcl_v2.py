@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl import losses
-from ressl.methods.base import Carry, Output
+from ressl.methods.base import Carry, Output, begun
 from ressl.methods.moco_v2 import MoCoV2, contrast
 from ressl.nn import MemoryBank, few_clusters, kmeans, l2_normalize
 
@@ -23,8 +23,9 @@ LEVEL = ("prototypes", "phi", "labels")  # what is kept of each granularity
 class PCLV2(MoCoV2):
     """MoCo v2, and a query must also find the prototype of its picture's cluster, at several granularities.
 
-    Clusters are made before every epoch from the momentum keys of all pictures. The keys are those of the epoch
-    before, kept in a bank as they come; the authors run the momentum encoder over the data once more instead.
+    Clusters are made before every epoch from the momentum keys of all pictures, after a share of the training (the
+    authors': 20 of 200 epochs). The keys are those of the epoch before, kept in a bank as they come; the authors run
+    the momentum encoder over the data once more instead.
     """
 
     title: ClassVar[str] = "PCL v2"
@@ -46,7 +47,7 @@ class PCLV2(MoCoV2):
         head_batch_norm: bool = False,
         bank_size: int = 50_000,
         granularities: tuple[int, ...] = (250, 500, 1000),
-        cluster_after: int = 20,
+        cluster_from: float = 0.1,
     ) -> None:
         super().__init__(
             backbone,
@@ -62,7 +63,7 @@ class PCLV2(MoCoV2):
         asked, granularities = granularities, tuple(few_clusters(k, bank_size) for k in granularities)
         if asked != granularities:
             self.remarks = (f"of {bank_size:,} pictures, {granularities} clusters are made, not {asked}",)
-        self.samples, self.granularities, self.cluster_after = bank_size, granularities, cluster_after
+        self.samples, self.granularities, self.cluster_from = bank_size, granularities, cluster_from
         self.bank = MemoryBank(bank_size, output_dim, momentum=0.0)
         self.register_buffer("key", torch.randint(2**62, (), dtype=torch.int64))
         self.register_buffer("ready", torch.zeros(()))  # 1: there are clusters
@@ -83,7 +84,7 @@ class PCLV2(MoCoV2):
 
     @torch.no_grad()
     def begin_epoch(self, epoch: int) -> None:
-        if epoch < self.cluster_after:
+        if not begun(self.cluster_from, epoch, self.epochs):
             return
         M = len(self.granularities)
         for m, k in enumerate(self.granularities):

@@ -24,7 +24,7 @@ class SwAV(Method):
 
     title: ClassVar[str] = "SwAV"
     paper: ClassVar[str] = "arXiv:2006.09882"
-    backprops: ClassVar[int] = 6  # with four small views, at about a quarter each; 2 without, as the paper counts it
+    backprops: ClassVar[int] = 6  # four of them small views, at about a quarter each; the paper counts 2, without these
     forwards: ClassVar[int] = 6
 
     started: Tensor

@@ -11,7 +11,9 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from ressl.checkpoints import not_finite
 from ressl.errors import ResslError, printable, unknown
+from ressl.memory import overfull
 
 PREFIXES = ("timm/", "torchvision/")
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -104,8 +106,12 @@ def _fill(backbone: nn.Module, path: Path, name: str) -> None:
         if path.suffix == ".safetensors":
             state: dict[str, Tensor] = safetensors.torch.load_file(path)
         else:
+            if why := overfull(path):
+                raise ResslError(why)
             state = torch.load(path, map_location="cpu", weights_only=True)
         missing = backbone.load_state_dict(state, strict=False).missing_keys
+    except ResslError as error:
+        raise ResslError(f"{path} cannot be read: {error}") from None
     except (OSError, RuntimeError, ValueError, AttributeError, TypeError, safetensors.SafetensorError) as error:
         reason = printable(str(error).split("\n")[0])[:160]
         raise ResslError(f"{path} is no state dict for {name}: {reason}") from None
@@ -113,3 +119,5 @@ def _fill(backbone: nn.Module, path: Path, name: str) -> None:
         raise ResslError(f"{path} cannot be read: {type(error).__name__}") from None
     if missing:
         raise ResslError(f"{path} is no state dict for {name}: it lacks {missing[0]} and {len(missing) - 1} more")
+    if spoilt := not_finite(backbone.state_dict()):
+        raise ResslError(f"{path} is of no use: its {spoilt} is not finite")

@@ -88,7 +88,8 @@ IMAGENET_R50 = Recipe(
     weight_decay=1e-4,
     decay_norm_and_bias=False,
     linear=replace(IMAGENET, resize=256),
-    paper={"linear": 69.9},
+    # and Table 9: mAP of linear SVMs on VOC07, of so many labels per class
+    paper={"linear": 69.9, "svm voc07 16": 79.17, "svm voc07 32": 81.96, "svm voc07 64": 83.81, "svm voc07 all": 86.31},
 )
 
 IMAGENET_R18 = replace(

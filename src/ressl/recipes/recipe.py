@@ -19,6 +19,7 @@ from ressl.files import read_text
 from ressl.methods import METHODS
 from ressl.nn.backbones import Stem
 from ressl.recipes.baselines import PAPER, baseline
+from ressl.recipes.ranges import check_ranges
 from ressl.recipes.typed import build, convert, hints_of, plain
 
 
@@ -112,6 +113,7 @@ class Recipe:
 
     def _check_relation(self) -> list[str]:
         full = {name: default for name, (_, default) in method_options(self.method).items()} | dict(self.options)
+        check_ranges(full)
         queue_size = full.get("queue_size")
         if queue_size is not None and queue_size < self.batch_size:
             raise ResslError(
@@ -119,9 +121,6 @@ class Recipe:
                 f"raise queue_size or lower batch_size"
             )
         tau_t, tau_s = full.get("teacher_temperature"), full.get("student_temperature")
-        for name, tau in (("teacher_temperature", tau_t), ("student_temperature", tau_s)):
-            if tau is not None and tau <= 0:
-                raise ResslError(f"{name} must be above 0, not {tau}")
         if tau_t is not None and tau_s is not None and tau_t >= tau_s:
             return [
                 f"teacher_temperature {tau_t} is not below student_temperature {tau_s}: the target is then no sharper "

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib
 from PIL import Image, ImageDraw, ImageFont
 
 _INK, _PAPER, _ACCENT, _EMPTY = "#22303c", "#ffffff", "#1f6f8b", "#e3e8ec"
 _GAP, _TEXT = 12, 34
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    """One with the letters of many languages, which Pillow's own has not; matplotlib brings it along."""
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), 11)
 
 
 def contact_sheet(
@@ -19,7 +25,7 @@ def contact_sheet(
     rows = -(-len(found) // columns)
     cell = side + _TEXT
     sheet = Image.new("RGB", (_GAP + columns * (side + _GAP), _GAP + (rows + 1) * (cell + _GAP)), _PAPER)
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
+    draw, font = ImageDraw.Draw(sheet), _font()
     _place(sheet, draw, font, query, "query", (_GAP, _GAP), side, _ACCENT)
     for i, (picture, text) in enumerate(found):
         corner = (_GAP + i % columns * (side + _GAP), _GAP + (1 + i // columns) * (cell + _GAP))

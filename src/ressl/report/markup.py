@@ -48,6 +48,16 @@ def table(head: Iterable[Html | None] | None, rows: Iterable[Iterable[Html | Non
     return tag("div", made, class_="scroll")
 
 
+def breakable(name: str) -> list[Child]:
+    """A name that may go on in a new line after each underscore, and is copied without a break.
+
+    >>> join(breakable("weight_decay"))
+    'weight_<wbr>decay'
+    """
+    first, *rest = name.split("_")
+    return [first, *((Html("_<wbr>"), part) for part in rest)]
+
+
 def join(children: Iterable[Any]) -> Html:
     """Children one after the other; lists are opened, None is nothing, plain text is escaped."""
     parts = []

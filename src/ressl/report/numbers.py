@@ -25,8 +25,8 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
     protocol = str(result.get("protocol", name))
     on = "" if result.get("own_data", True) else f" on {result.get('data', 'other data')}"
     on += (other := _changed(result.get("changed", {})))  # by other settings it is another measure
-    theirs = (paper or {}).get(protocol) if not on else None
-    beside = "" if theirs is None else f"{theirs:.2f}"
+    theirs = lambda key: f"{paper[key]:.2f}" if paper and key in paper else ""
+    beside = "" if on else theirs(protocol)
     if protocol == "knn" and "top1" in result:
         return [Row(f"kNN{on}", f"{result['top1']:.2f}", f"k = {result['settings']['k']}", beside)]
     if "scores" in result:  # the demo's, on cached features
@@ -43,12 +43,14 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
     if "by_shots" in result:
         measure = "" if result["measure"] == "top-1" else f" {result['measure']}"
         count = lambda r: "all labels" if r["shots"] is None else f"{r['shots']} per class"
-        return [Row(f"SVM{measure}, {count(r)}{on}", *_interval(r)) for r in result["by_shots"]]
+        same = bool(measure) and not other  # the paper's are mAP
+        svm = lambda r: theirs(f"svm {result.get('data')} {r['shots'] or 'all'}") if same else ""
+        return [Row(f"SVM{measure}, {count(r)}{on}", *_interval(r), svm(r)) for r in result["by_shots"]]
     if "by_fraction" in result:
         label = lambda r: f"fine-tuned, {100 * r['fraction']:g} % of the labels{on}"
         return [Row(label(r), *_interval(r, f"{r['pictures']:,} pictures")) for r in result["by_fraction"]]
     if "to" in result:
-        return [row for r in result["to"] for row in _transfer(r, other)]
+        return [row for r in result["to"] for row in _transfer(r, other, theirs(f"svm {r['data']} all"))]
     if "uniformity" in result:
         return [
             Row(f"alignment{on}", f"{result['alignment']:.3f}", "0 is the best"),
@@ -82,10 +84,10 @@ def _changed(settings: Mapping[str, Any]) -> str:
     return "".join(f", {key} = {text(value)}" for key, value in settings.items() if key not in _TOLD)
 
 
-def _transfer(r: Mapping[str, Any], other: str) -> list[Row]:
+def _transfer(r: Mapping[str, Any], other: str, paper: str) -> list[Row]:
     where = f"{r['test_pictures']:,} test pictures"
     if "mAP" in r:
-        return [Row(f"transfer to {r['data']}, SVM mAP", f"{r['mAP']:.2f}", where)]
+        return [Row(f"transfer to {r['data']}, SVM mAP", f"{r['mAP']:.2f}", where, paper)]
     best = f"best {r['linear_best']:.2f}; {where}"
     return [
         Row(f"transfer to {r['data']}, linear{other}", f"{r['linear']:.2f}", best),

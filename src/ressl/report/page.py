@@ -28,6 +28,7 @@ def render(
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     )
     name = runs[0].title if len(runs) == 1 else _together(runs)
+    said = sections.remark(runs, papers)
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
@@ -37,8 +38,8 @@ def render(
         Html(f"<style>{style}</style>"),
     ]
     main = [
-        tag("header", tag("h1", name), _intro(runs)),
-        _section("Numbers", sections.numbers(runs, seeds)),
+        tag("header", tag("h1", name), _intro(runs, said)),
+        _section("Numbers", sections.numbers(runs, seeds, said)),
         _section("Against the beginning", sections.beginnings(runs)),
         _section("Curves", sections.curves(runs)),
         _section("Neighbours", sections.neighbours(runs)),
@@ -54,14 +55,15 @@ def render(
     return f"<!doctype html>\n{tag('html', tag('head', head), body, lang='en')}\n"
 
 
-def _intro(runs: Sequence[RunPage]) -> Html:
+def _intro(runs: Sequence[RunPage], said: str) -> Html:
+    words = lambda what: f"{what}, {said}" if said and what.startswith("the paper's") else what
     if len(runs) == 1:
-        tiles = [tag("div", tag("b", value), tag("span", what), class_="tile") for what, value in runs[0].tiles]
+        tiles = [tag("div", tag("b", value), tag("span", words(what)), class_="tile") for what, value in runs[0].tiles]
         return join([tag("p", runs[0].lead, class_="lead"), tag("div", tiles, class_="tiles")])
     whats = list(dict.fromkeys(what for run in runs for what, _ in run.tiles))
-    head = [th(), *(th(sections.key(i), run.name) for i, run in enumerate(runs))]
-    rows = [[td(what, class_="soft"), *(td(dict(run.tiles).get(what, "–")) for run in runs)] for what in whats]
-    leads = [tag("p", sections.key(i), tag("b", run.name), f": {run.lead}") for i, run in enumerate(runs)]
+    head = [th(), *(sections.head_of(i, run) for i, run in enumerate(runs))]
+    rows = [[td(words(what), class_="soft"), *(td(dict(run.tiles).get(what, "–")) for run in runs)] for what in whats]
+    leads = [tag("p", tag("b", sections.name_of(i, run)), f": {run.lead}") for i, run in enumerate(runs)]
     return join([leads, table(head, rows)])
 
 

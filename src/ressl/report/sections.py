@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ressl.report.charts import Series, line_chart
 from ressl.report.contents import Grid, Plane, RunPage
-from ressl.report.markup import Html, data_block, table, tag, td, th
+from ressl.report.markup import Html, breakable, data_block, join, table, tag, td, th
 from ressl.report.numbers import rows_of
 from ressl.report.pictures import address, sheet
 
@@ -18,14 +18,39 @@ COLOURS = (
 )
 _CURVES = (("loss", "Loss", "nats"), ("knn", "kNN accuracy", "%"), ("teacher_entropy", "Teacher entropy", "nats"))
 _FEATURES = {"pixels": "raw pixels", "untrained": "untrained backbone"}
+_ASIDE = ("seed", "knn_every", "knn_k", "knn_temperature")  # settings that decide no number of the paper's
 
 
-def key(place: int) -> Html:
-    return tag("span", class_=f"key run{place % 6}")
+def name_of(place: int, run: RunPage) -> Html:
+    """A run's name, and its colour."""
+    return join([tag("span", class_=f"key run{place % 6}"), breakable(run.name)])
 
 
-def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None) -> Html | None:
-    """Every evaluation, a column per run, the paper's beside them; ``seeds`` is the mean of each over the runs."""
+def head_of(place: int, run: RunPage, class_: str = "run") -> Html:
+    """The heading of a run's column."""
+    return th(name_of(place, run), class_=class_)
+
+
+def remark(runs: Sequence[RunPage], papers: Mapping[str, Mapping[str, str]]) -> str:
+    """What must be said of the paper's numbers where a run beside them was not made by the paper's recipe."""
+    said = set()
+    for run in runs:
+        apart = min((_apart(run.recipe, theirs) for theirs in papers.values()), key=len, default={})
+        if apart and run.paper:
+            said.add(f"with {apart['epochs']} epochs" if list(apart) == ["epochs"] else "with its own recipe")
+    return said.pop() if len(said) == 1 else "with its own recipe" if said else ""
+
+
+def _apart(mine: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str | None]:
+    """The settings of a paper's recipe that a run has otherwise."""
+    return {k: theirs.get(k) for k in (*mine, *theirs) if k not in _ASIDE and mine.get(k) != theirs.get(k)}
+
+
+def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None, said: str = "") -> Html | None:
+    """Every evaluation, a column per run, the paper's beside them.
+
+    ``seeds`` is the mean of each over the runs; ``said`` is what must be said of the paper's, see ``remark``.
+    """
     found: dict[str, dict[int, tuple[str, str]]] = {}
     paper: dict[str, dict[str, None]] = {}  # of several recipes, all their numbers, each once
     for i, run in enumerate(runs):
@@ -49,21 +74,28 @@ def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None) -> 
         ask = tag("code", "ressl evaluate RUN --protocol all")
         return tag("p", "Nothing has been measured yet: ", ask, class_="soft")
     one = len(runs) == 1
-    named = [th("result", class_="n")] if one else [th(key(i), r.name, class_="n") for i, r in enumerate(runs)]
+    named = [th("result", class_="n")] if one else [head_of(i, run, "run n") for i, run in enumerate(runs)]
     theirs = lambda what: td(" / ".join(paper.get(what, {})), class_="n") if paper else None
     rows = []
     for what, values in found.items():
-        cells = [td(values[i][0] if i in values else "–", class_="n") for i in range(len(runs))]
+        cells = [td(_whole(values[i][0]) if i in values else "–", class_="n") for i in range(len(runs))]
         beside = td(values.get(0, ("", ""))[1], class_="soft small") if one else None
-        mean = td(seeds.get(what, ""), class_="n") if seeds else None
+        mean = td(_whole(seeds.get(what, "")), class_="n") if seeds else None
         rows.append([td(what), *cells, mean, theirs(what), beside])
     over = th(f"mean of {len(runs)} seeds", class_="n") if seeds else None
-    head = [th("measure"), *named, over, th("paper", class_="n") if paper else None, th() if one else None]
+    column = th(f"paper, {said}" if said else "paper", class_="n") if paper else None
     note = (
-        "Percent of the test pictures unless named otherwise; ± is the 95 % interval of the mean over draws or seeds. "
-        "The last epoch counts; the best one stands beside it."
+        "Percent of the test pictures unless named otherwise; ± is the 95 % interval of the mean over draws or seeds."
     )
-    return tag("div", table(head, rows), tag("p", note, class_="soft small"))
+    if any(beside.startswith("best ") for values in found.values() for _, beside in values.values()):
+        note += f" The last epoch counts{'; the best one stands beside it' if one else ''}."
+    head = [th("measure"), *named, over, column, th() if one else None]
+    return tag("div", table(head, rows, "numbers"), tag("p", note, class_="soft small"))
+
+
+def _whole(value: str) -> str:
+    """A number whose spread, or the other end of a range, may stand below it but does not come apart."""
+    return value.replace("± ", "±\N{NO-BREAK SPACE}").replace("to ", "to\N{NO-BREAK SPACE}")
 
 
 def beginnings(runs: Sequence[RunPage]) -> Html | None:
@@ -94,7 +126,7 @@ def curves(runs: Sequence[RunPage]) -> Html | None:
             charts.append(line_chart(title, unit, series, ceiling))
     if not charts:
         return None
-    who = [tag("span", key(i), run.name, class_="who") for i, run in enumerate(runs)]
+    who = [tag("span", name_of(i, run), class_="who") for i, run in enumerate(runs)]
     return tag("div", tag("p", who, class_="small") if len(runs) > 1 else None, tag("div", charts, class_="charts"))
 
 
@@ -122,7 +154,7 @@ def neighbours(runs: Sequence[RunPage]) -> Html | None:
             continue
         first, *others = run.grids
         folded = [tag("details", tag("summary", f"Query: {g.kind} augmentation{_share(g)}"), _grid(g)) for g in others]
-        who = [key(i), f"{run.name}: "] if len(runs) > 1 else []
+        who = [name_of(i, run), ": "] if len(runs) > 1 else []
         blocks.append(tag("div", tag("h3", who, f"Query {first.kind}{_share(first)}"), _grid(first), folded))
     if not blocks:
         return None
@@ -146,7 +178,7 @@ def maps(runs: Sequence[RunPage]) -> Html | None:
     blocks = []
     for i, run in enumerate(runs):
         if run.plane is not None:
-            title = tag("h3", key(i), run.name) if len(runs) > 1 else None
+            title = tag("h3", name_of(i, run)) if len(runs) > 1 else None
             blocks.append(tag("div", title, _map(run.plane, f"map-{i}")))
     if not blocks:
         return None
@@ -189,15 +221,15 @@ def _map(plane: Plane, name: str) -> Html:
 
 
 def classes(runs: Sequence[RunPage]) -> Html | None:
-    blocks = []
+    blocks, one = [], len(runs) == 1
     for i, run in enumerate(runs):
         found = run.evaluations.get("classes")
         if not found:
             continue
         known = sorted((a, c) for a, c in zip(found["accuracy"], found["classes"], strict=False) if a is not None)
         rows = [[td(c), td(_bar(a)), td(f"{a:.1f}", class_="n")] for a, c in known[:30]]
-        blocks.append(tag("div", tag("h3", key(i), run.name) if len(runs) > 1 else None, table(None, rows, "bars")))
-        if "confusion" in found and len(runs) == 1:
+        blocks.append(tag("div", None if one else tag("h3", name_of(i, run)), table(None, rows, "bars")))
+        if "confusion" in found and one:
             blocks.append(_confusion(found["confusion"], found["classes"]))
         elif found.get("mistaken"):
             most = [[td(a), td(b), td(n, class_="n")] for a, b, n in found["mistaken"][:8]]
@@ -205,7 +237,7 @@ def classes(runs: Sequence[RunPage]) -> Html | None:
     if not blocks:
         return None
     note = tag("p", "By weighted kNN, in percent, the hardest class first.", class_="soft small")
-    return tag("div", note, tag("div", blocks, class_="side"))
+    return tag("div", note, tag("div", blocks, class_="halves" if one else "side"))
 
 
 def _bar(percent: float) -> Html:
@@ -223,10 +255,10 @@ def _confusion(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Html:
     rows = []
     for name, line in zip(names, counts, strict=False):
         shares = [100 * n / max(sum(line), 1) for n in line]
-        cells = [td(f"{s:.0f}" if s >= 0.5 else "", class_=_level(s)) for s in shares]
-        rows.append([th(name, class_="h", scope="row"), *cells])
+        cells = [td("" if (text := f"{s:.0f}") == "0" else text, class_=_level(s)) for s in shares]
+        rows.append([th(tag("span", name), class_="h", scope="row", title=name), *cells])
     caption = tag("p", "Row: what it is; column: what it was taken for, % of the row.", class_="soft small")
-    head = [th(), *(th(tag("span", name), class_="v", scope="col") for name in names)]
+    head = [th(), *(th(tag("span", name), class_="v", scope="col", title=name) for name in names)]
     return tag("div", caption, table(head, rows, "confusion"))
 
 
@@ -235,11 +267,12 @@ def recipes(runs: Sequence[RunPage], papers: Mapping[str, Mapping[str, str]]) ->
     mine, theirs = [run.recipe for run in runs], list(papers.values())
     keys = list(dict.fromkeys(k for column in (*mine, *theirs) for k in column))
     differ = [k for k in keys if len({column.get(k, "") for column in (*mine, *theirs)}) > 1]
-    heads = [th(run.name if len(runs) > 1 else "this run") for run in runs] + [th(f"paper: {name}") for name in papers]
+    heads = [head_of(i, run) for i, run in enumerate(runs)] if len(runs) > 1 else [th("this run")]
+    heads += [th(f"paper: {name}", class_="run") for name in papers]
 
     def body(wanted: Sequence[str]) -> Html:
         cells = lambda k, columns, kind: [td(column.get(k, "–"), class_=kind) for column in columns]
-        rows = [[td(k), *cells(k, mine, "value"), *cells(k, theirs, "value soft")] for k in wanted]
+        rows = [[td(breakable(k)), *cells(k, mine, "value"), *cells(k, theirs, "value soft")] for k in wanted]
         return table([th("setting"), *heads], rows)
 
     names = " and ".join(f"“{name}”" for name in papers)
@@ -254,7 +287,14 @@ def recipes(runs: Sequence[RunPage], papers: Mapping[str, Mapping[str, str]]) ->
 
 def versions(runs: Sequence[RunPage]) -> Html:
     keys = list(dict.fromkeys(k for run in runs for k in run.environment))
-    head = [th(), *(th(run.name) for run in runs)] if len(runs) > 1 else None
-    told = lambda k: [td(str(run.environment.get(k, "–")), class_="value") for run in runs]
-    rows = [[td(k.replace("_", " ")), *told(k)] for k in keys]
+    head = [th(), *(head_of(i, run) for i, run in enumerate(runs))] if len(runs) > 1 else None
+    rows = [[td(k.replace("_", " ")), *(td(_fact(run, k), class_="value") for run in runs)] for k in keys]
     return tag("div", table(head, rows), class_="narrow" if len(runs) == 1 else None)
+
+
+def _fact(run: RunPage, name: str) -> str:
+    """A fact as text. Earlier runs say of a program run from its source that it is not installed, or nothing at all."""
+    value = run.environment.get(name)
+    if name == "ressl" and name in run.environment and value in (None, "not installed"):
+        return "from source"
+    return "–" if value is None else str(value)

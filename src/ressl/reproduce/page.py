@@ -135,7 +135,8 @@ def _speeds(ledger: Ledger) -> Iterator[str]:
     if found is None:
         return
     yield "\n## What a step of each method costs, CIFAR-10\n"
-    yield f"`ressl cost {COMPARED}`, {_hardware(found)}. Time beside MoCo v2's; the paper's is of ImageNet.\n"
+    yield f"`ressl cost {COMPARED}`, {_hardware(found)}. Time beside MoCo v2's; the paper's is of ImageNet."
+    yield "Clustering between epochs (LocalAgg, PCL v2) is not counted; SEED has a ResNet-50 for its teacher.\n"
     yield "| | images/s | time / MoCo v2 | paper | memory GB |"
     yield "|---|---:|---:|---:|---:|"
     rows = {row["name"]: (row, found) for row in found["rows"]}

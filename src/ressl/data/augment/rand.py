@@ -39,13 +39,13 @@ def rand_augment(images: Tensor, operations: Tensor, magnitudes: Tensor, positiv
 
 @torch.compiler.disable
 def _round_by_itself(*what: Tensor) -> Tensor:
-    """The same program five times over, and for every size of view: compiled once instead of in each place."""
+    """The same program five times over: compiled once for each size of view instead of in each place."""
     return _compiled()(*what)
 
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    return torch.compile(_round)
+    return torch.compile(_round, dynamic=False)
 
 
 def _round(images: Tensor, op: Tensor, magnitude: Tensor, signed: Tensor) -> Tensor:
