@@ -66,6 +66,16 @@ def test_the_index_finds_what_the_exact_search_finds(random_features: Path) -> N
     assert len(said) == 2
 
 
+def test_the_index_loses_no_row_to_its_threads(random_features: Path) -> None:
+    index = pytest.importorskip("usearch.index").Index(ndim=16, metric="cos", dtype="f32")
+    rows = np.load(random_features)
+    index.add(np.arange(1000), rows, threads=16)
+    searching.add_lost(index, open_features(random_features))
+    found = (index.search(rows, 10).keys == np.arange(1000)[:, None]).any(1)
+    assert len(index) == 1000
+    assert found.sum() >= 999  # a row of zeros has no neighbour
+
+
 @pytest.mark.parametrize("later", [True, False])
 def test_an_index_of_other_features_is_made_again(random_features: Path, later: bool) -> None:
     """As many rows, and older or newer than the index: a file put in another's place brings its own time."""
