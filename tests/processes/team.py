@@ -146,7 +146,7 @@ def sent(team: Team) -> dict[str, int]:
     step.advance()
     step.advance()  # by now DDP has its gradients in order
     count = dict.fromkeys(("gradients", "statistics", "shuffle", "keys"), 0)
-    plain, gather = dist.all_reduce, dist.all_gather
+    plain, gather, swap = dist.all_reduce, dist.all_gather, dist.all_to_all_single
 
     def reduced(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         count["gradients"] += bucket.buffer().nbytes
@@ -157,15 +157,20 @@ def sent(team: Team) -> dict[str, int]:
         return plain(x, *more, **options)
 
     def all_gather(parts: list[Tensor], x: Tensor) -> None:
-        count["shuffle" if x.ndim == 4 else "keys"] += x.nbytes
+        count["keys"] += x.nbytes
         gather(parts, x)
+
+    def all_to_all(found: Tensor, x: Tensor, *counts: list[int]) -> None:
+        count["shuffle"] += x.nbytes
+        swap(found, x, *counts)
 
     step.call.register_comm_hook(None, lambda state, bucket: reduced(bucket))  # DDP reads annotations; none please it
     dist.all_reduce, dist.all_gather = all_reduce, all_gather  # type: ignore[assignment]
+    dist.all_to_all_single = all_to_all  # type: ignore[assignment]
     try:
         step.advance()
     finally:
-        dist.all_reduce, dist.all_gather = plain, gather
+        dist.all_reduce, dist.all_gather, dist.all_to_all_single = plain, gather, swap
     return count | {"logs": 4 * len(step.names)}
 
 

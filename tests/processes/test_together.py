@@ -142,7 +142,7 @@ def test_what_is_sent_in_a_step_is_what_the_arithmetic_says(found: list[dict[str
         sent = mine["sent"]
         assert sent["gradients"] * ring == said.gradients
         assert (sent["statistics"] - sent["logs"]) * ring == said.statistics
-        assert sent["shuffle"] * others == said.shuffle
+        assert sent["shuffle"] * others / WORLD == said.shuffle  # on average: a share of the rows stays where it is
         assert sent["keys"] * others == said.keys
 
 

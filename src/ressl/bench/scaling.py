@@ -16,8 +16,8 @@ class Traffic:
 
     gradients: float  # ring all-reduce, float32
     statistics: float  # running statistics of batch norm and the logs, ring all-reduce
-    keys: float  # all-gather of the teacher's embeddings to undo the shuffle, and once more in float32 for the queue
-    shuffle: float  # all-gather of the teacher's views
+    keys: float  # all-gather of the teacher's embeddings for the queue, float32
+    shuffle: float  # all-to-all of the teacher's views, and back of what it makes of them
 
     @property
     def total(self) -> float:
@@ -45,19 +45,18 @@ def traffic(recipe: Recipe, world: int, batch: int, view_bytes: int = 2) -> Traf
     return Traffic(
         gradients=ring * weights * 4,
         statistics=ring * statistics * 4,
-        keys=others * recipe.options["output_dim"] * (view_bytes + 4),
-        shuffle=others * 3 * recipe.views[0].size ** 2 * view_bytes,
+        keys=others * recipe.options["output_dim"] * 4,
+        shuffle=others / world * (3 * recipe.views[0].size ** 2 + recipe.options["output_dim"]) * view_bytes,
     )
 
 
-def efficiency(sent: Traffic, world: int, machine: Machine, shuffle_once: bool = False) -> float:
+def efficiency(sent: Traffic, world: int, machine: Machine) -> float:
     """Images/s of one process among ``world`` over those of one alone.
 
     Time = step + what of the gradients does not hide behind the backward + statistics, keys and shuffle, which do not
-    hide at all. ``shuffle_once``: as if each view travelled once to where it is needed (all-to-all), not to everyone.
+    hide at all.
     """
     rate = machine.inside if world <= machine.node else machine.between
-    shuffle = sent.shuffle / (world - 1) if shuffle_once and world > 1 else sent.shuffle
     open_gradients = max(0.0, sent.gradients / rate - machine.hidden * machine.step_seconds)
-    in_sight = open_gradients + (sent.statistics + sent.keys + shuffle) / rate
+    in_sight = open_gradients + (sent.statistics + sent.keys + sent.shuffle) / rate
     return machine.step_seconds / (machine.step_seconds + in_sight)

@@ -6,6 +6,7 @@ With one process all of it is the identity. Row j of rank r is row j * world + r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,6 +46,56 @@ def mean_over_processes(x: Tensor) -> Tensor:
     x = x.detach().clone()
     dist.all_reduce(x)
     return x / world()
+
+
+@dataclass(frozen=True, eq=False)
+class Trade:
+    """Which rows this process gives and gets when the global batch is dealt anew; each goes straight to its new place.
+
+    Not a tuple, into which the compiler would look: the counts differ from step to step, and it would begin anew.
+    """
+
+    outgoing: Tensor  # my rows, ordered by the process they go to
+    given: list[int]  # how many go to each
+    incoming: Tensor  # their places in my new hand, ordered by the process they come from
+    got: list[int]
+
+    @torch.compiler.disable
+    def there(self, x: Tensor) -> Tensor:
+        """My hand of the dealt batch."""
+        return _put(_trade(x[self.outgoing], self.given, self.got), self.incoming)
+
+    @torch.compiler.disable
+    def back(self, x: Tensor) -> Tensor:
+        """What was made of a hand, to where its rows came from."""
+        return _put(_trade(x[self.incoming], self.got, self.given), self.outgoing)
+
+
+def trade(order: Tensor, rank: int, world: int, device: torch.device) -> Trade:
+    """For the batch whose row p is row ``order[p]`` (on the host) of the global one, dealt out in the same way.
+
+    >>> trade(torch.tensor([3, 1, 0, 2]), 0, 2, torch.device("cpu"))  # rank 0 has rows 0 and 2, and is dealt 3 and 0
+    Trade(outgoing=tensor([0, 1]), given=[1, 1], incoming=tensor([1, 0]), got=[1, 1])
+    """
+    place = torch.arange(len(order))
+    mine = place[order % world == rank]  # where my rows are now
+    mine = mine[torch.argsort(mine % world, stable=True)]
+    source = order[rank::world] % world  # where my new rows were
+    on = lambda x: (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
+    counted = lambda x: torch.bincount(x, minlength=world).tolist()
+    by_source = torch.argsort(source, stable=True)
+    return Trade(on(order[mine] // world), counted(mine % world), on(by_source), counted(source))
+
+
+def _trade(x: Tensor, given: list[int], got: list[int]) -> Tensor:
+    x = x.contiguous()
+    found = x.new_empty(sum(got), *x.shape[1:])
+    dist.all_to_all_single(found, x, got, given)
+    return found
+
+
+def _put(x: Tensor, places: Tensor) -> Tensor:
+    return torch.empty_like(x).index_copy_(0, places, x)
 
 
 class _AllRows(torch.autograd.Function):
