@@ -79,7 +79,7 @@ def train(
     if team.world > 1:
         share_batch_norm(method)
         step.call, step.average = parallel(method, place), averager(method, team.world)
-    accelerate(step, settings.engine, display.message, exact=settings.exact, watcher=display)
+    accelerate(step, _engine(settings, facts, place), display.message, exact=settings.exact, watcher=display)
     if resume and team.leads:
         for folder in (run.path, run.checkpoints.folder):  # a finished run will not save again, and sweep there
             sweep(folder)
@@ -158,7 +158,7 @@ def _logged_seconds(run: Run, step: int, recipe: Recipe) -> float:
 def _as_it_runs(settings: Settings, step: TrainStep, before: Mapping[str, Any]) -> dict[str, Any]:
     """What the numbers depend on besides the recipe, for the checkpoint; a run is exact if it has been all the time."""
     exact = settings.exact and before.get("exact", not before) is True
-    return {"exact": exact, "precision": "bf16" if step.precision == torch.bfloat16 else "fp32"}
+    return {"exact": exact, "precision": "bf16" if step.precision == torch.bfloat16 else "fp32", "engine": step.engine}
 
 
 def as_begun(settings: Settings, facts: object) -> Settings:
@@ -167,6 +167,12 @@ def as_begun(settings: Settings, facts: object) -> Settings:
     exact = settings.exact or told.get("exact") is True
     begun = told.get("precision") if settings.precision == "auto" else None
     return replace(settings, exact=exact, precision=begun if begun in ("bf16", "fp32") else settings.precision)
+
+
+def _engine(settings: Settings, facts: Mapping[str, Any], place: torch.device) -> str:
+    """A run on a CPU goes on with the engine it was begun with: another one rounds otherwise."""
+    begun = facts.get("engine", "eager") if facts and place.type == "cpu" else None  # older ones do not say: eager
+    return begun if settings.engine == "auto" and begun in ("eager", "compile") else settings.engine
 
 
 def _list_broken(run: Run, loader: ResidentLoader | StreamingLoader, display: Display) -> None:

@@ -92,7 +92,8 @@ def cost(
             say(f"{row.name}: not in this version, left out")
             continue
         chosen = recipe if on_gpu else small(recipe)
-        measured = step_speed(chosen, device, engine, "bf16" if on_gpu else "fp32", seconds)
+        how = "eager" if engine == "auto" and not on_gpu else engine  # compiling would take longer than measuring
+        measured = step_speed(chosen, device, how, "bf16" if on_gpu else "fp32", seconds)
         hours = SAMPLES[recipe.data] / measured["images_per_second"] / 3600
         measured |= {"name": row.name, "method": recipe.method, "hours_per_epoch": hours}
         measured |= {"paper": {"hours_per_epoch": row.hours, "memory_gb": row.memory_gb, "batch": row.batch}}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ressl.bench.steps import step_speed
+from ressl.engine.accelerate import lay
 from ressl.engine.step import TrainStep
 from ressl.nn import GroupedBatchNorm2d
 from ressl.recipes.recipe import Recipe
@@ -23,8 +24,7 @@ def _written_out(step: TrainStep) -> int:
 
 def _in(layout: torch.memory_format) -> Callable[[TrainStep], int]:
     def change(step: TrainStep) -> int:
-        step.method.to(memory_format=layout)
-        step.memory_format = layout
+        lay(step, layout)
         return 1
 
     return change

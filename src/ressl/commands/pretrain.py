@@ -49,7 +49,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue the run in --out from its last checkpoint")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
-        "--engine", default="auto", help="auto (graph on a GPU, eager elsewhere), eager, compile or graph"
+        "--engine",
+        default="auto",
+        help="auto (graph on a GPU; on a CPU compile for long runs, else eager), eager, compile or graph",
     )
     parser.add_argument("--precision", default="auto", help="auto (bf16 on a GPU), fp32 or bf16")
     parser.add_argument(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.ahead import Rehearsal
 from ressl.engine.building import dismiss
-from ressl.engine.compiling import compiled, keep_compiled, small_workspaces
+from ressl.engine.compiling import compiled, keep_compiled, missing_compiler, quieten, small_workspaces
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
 from ressl.engine.graphs import GraphedBody, Watcher
@@ -30,6 +30,7 @@ from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
+LONG = 5e8  # pixels that a run on a CPU sees (the demo: 7e7): compiling, about a minute, is then a fraction of its gain
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,24 @@ def lay_out(method: nn.Module, device: torch.device) -> nn.Module:
     return method.to(memory_format=torch.channels_last) if device.type == "cuda" else method
 
 
+def lay(step: TrainStep, layout: torch.memory_format) -> None:
+    """The same for a step that is made already: weights, what the optimiser keeps of them, and views."""
+    step.method.to(memory_format=layout)
+    step.memory_format = layout
+    for p, kept in step.optimiser.state.items():
+        for name, value in kept.items():
+            kept[name] = torch.empty_like(p).copy_(value)
+
+
+def _fastest(step: TrainStep) -> str:
+    """What ``auto`` means, start-up included."""
+    if step.device.type == "cuda":
+        return "graph"
+    seen = step.total_steps * step.loader.batch_size * max(view.size for view in step.views.views) ** 2
+    # Not with a streaming loader: it forks its workers soon, and a process forks best without threads.
+    return "compile" if seen >= LONG and world() == 1 and isinstance(step.loader, ResidentLoader) else "eager"
+
+
 def accelerate(
     step: TrainStep,
     engine: str,
@@ -75,13 +94,16 @@ def accelerate(
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     on_gpu = step.device.type == "cuda"
-    wanted = ("graph" if on_gpu else "eager") if engine == "auto" else engine
+    wanted = _fastest(step) if engine == "auto" else engine
     if wanted == "graph" and not on_gpu:
         wanted = "eager"
         say("engine eager, because CUDA graphs need a CUDA device")
     elif wanted == "graph" and world() > 1:
         wanted = "compile"
         say("engine compile, because a step that several processes share is not captured as one CUDA graph")
+    elif wanted == "compile" and not on_gpu and (why := missing_compiler()):
+        wanted = "eager"
+        say(f"engine eager, because {why}")
     if wanted != "eager":
         keep_compiled()
         small_workspaces()
@@ -96,6 +118,13 @@ def accelerate(
             compiler.deterministic = exact
         torch.set_float32_matmul_precision("high")  # TF32: three bits more than bf16 has, at tensor-core speed
         step.memory_format = torch.channels_last
+    elif wanted == "compile":
+        quieten()
+        # What nobody asked to be compiled may be of a kind that cannot be: it then runs as it is.
+        torch._dynamo.config.suppress_errors = engine == "auto"
+        if world() == 1:  # else DDP has laid out its gradients
+            lay(step, torch.channels_last)
+        say("engine compile: the first step may take a minute or two; its kernels are kept for later runs")
     if wanted == "compile":
         step.prepare = compiled(step.prepare)  # type: ignore[method-assign]
         step.call = compiled(step.call)

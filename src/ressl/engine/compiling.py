@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import shutil
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -39,6 +42,17 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     made: Callable[..., Any] = torch.compile(function, dynamic=False)
     return made
+
+
+def missing_compiler() -> str | None:
+    """Why nothing can be compiled for a CPU here, if so."""
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    return None if shutil.which(name) else f"there is no C++ compiler here ({name})"
+
+
+def quieten() -> None:
+    """The compiler has nothing to say about CUDA to somebody who trains on a CPU."""
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
 
 def small_workspaces() -> None:
