@@ -72,6 +72,20 @@ def test_crops_of_many_sizes_are_a_program_each(monkeypatch: pytest.MonkeyPatch)
     torch._dynamo.reset()
 
 
+def test_no_size_of_many_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many variants of a function the compiler leaves the rest as it is, unless told that there are more."""
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: plain(function, backend="eager", **how))
+    # Two share a forward, which breaks the program there.
+    step = small_step(method="clsa", views=[f"weak,size={size}" for size in (8, 8, 8, 9, 10, 11)])
+    with torch._dynamo.config.patch(recompile_limit=3, fail_on_recompile_limit_hit=True):
+        engine.accelerate(step, "compile")
+        step.prepare = type(step).prepare.__get__(step)  # the views take long to trace, and are not the matter here
+        step.begin_epoch(0)
+        step.advance()
+    torch._dynamo.reset()
+
+
 def test_every_run_of_a_process_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler gives a function up after some variants; runs that follow each other must not count as such."""
     found: list[torch.fx.GraphModule] = []

@@ -30,6 +30,7 @@ from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
+FEW_VIEWS = 4  # for so many the compiler's own limit of eight variants of a function is enough
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ def accelerate(
         keep_compiled()
         small_workspaces()
         torch._dynamo.reset()  # a new step is a new program; after a few variants of one the compiler would give up
+        if (views := len(step.views.views)) > FEW_VIEWS:  # what meets them one by one has a variant for each
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 2 * views)
         gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
         torch.backends.cudnn.benchmark = ideas.tried_convolutions and not exact
