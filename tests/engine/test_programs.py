@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ressl.recipes import get_recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
+SOURCE = Path(engine.__file__).parents[1]
 SMALL = {"width": 4, "backbone": "resnet10", "batch_size": 16, "bn_groups": 2, "queue_size": 32, "hidden_dim": 16}
 
 
@@ -70,6 +72,14 @@ def test_crops_of_many_sizes_are_a_program_each(monkeypatch: pytest.MonkeyPatch)
     assert len(varying) > 5
     assert not any(varying)
     torch._dynamo.reset()
+
+
+def test_nothing_is_compiled_for_any_size() -> None:
+    """Also what is measured alone: it must be what the engine makes of it."""
+    lines = [(path.name, line) for path in SOURCE.rglob("*.py") for line in path.read_text().splitlines()]
+    calls = [(name, line) for name, line in lines if "torch.compile(" in line]
+    assert {name for name, _ in calls} == {"compiling.py", "rand.py"}
+    assert all("dynamic=False" in line for _, line in calls)
 
 
 def test_no_size_of_many_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
