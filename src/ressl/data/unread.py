@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -158,5 +158,12 @@ def _keys(source: Source, ids: Tensor) -> Iterator[bytes]:
         yield from (some.contiguous().numpy().tobytes() for some in source.images.split(CHUNK))
         return
     assert isinstance(source, FileSource)
-    for path in source.shards if isinstance(source, ShardSource) else (source.paths[i] for i in ids.tolist()):
+    yield from file_keys(source, ids.tolist())
+
+
+def file_keys(source: FileSource, ids: Sequence[int]) -> Iterator[bytes]:
+    """What tells pictures in files from others: names, sizes and times; of those in shards, the shards' and where."""
+    for path in source.shards if isinstance(source, ShardSource) else (source.paths[i] for i in ids):
         yield os.fsencode(f"{path}\0{stamp(path)}")
+    if isinstance(source, ShardSource):
+        yield source.place[ids].tobytes()
