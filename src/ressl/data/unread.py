@@ -26,9 +26,16 @@ _TASK = 256  # headers per task
 
 
 def may_be_held(device: torch.device) -> int:
-    """Bytes of pictures that are held whole: half of the memory here, and half of what is free on the device."""
+    """Bytes of pictures that are held whole: half of the memory here, and half of what is free on the device.
+
+    What PyTorch keeps there of earlier work is free, too: else a share of the pictures would fit until another was
+    trained on.
+    """
     here = ram() // 2
-    return min(here, torch.cuda.mem_get_info(device)[0] // 2) if device.type == "cuda" else here
+    if device.type != "cuda":
+        return here
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(here, (torch.cuda.mem_get_info(device)[0] + kept) // 2)
 
 
 class Part(Source):
