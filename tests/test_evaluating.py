@@ -221,19 +221,6 @@ def test_a_named_set_is_the_same_wherever_it_lies(
     assert run.read_evaluation("classes")["own_data"]
 
 
-def test_a_long_name_of_data_in_other_letters_is_no_reason_to_lose_a_number(
-    tmp_path: Path, run: Run, make_folder: Callable[..., Path], memory: Any
-) -> None:
-    """80 letters that take three bytes each; a file's name has room for 255."""
-    place, shown = make_folder(30).rename(tmp_path / ("猫" * 80)), memory()
-    for change in ({}, {"k": 3, "temperature": 0.5}):
-        found = evaluate(run, "knn", data=str(place), device="cpu", **change)
-        assert found["data"] == "猫" * 80
-        assert evaluate(run, "knn", data=str(place), device="cpu", display=shown, **change) == found
-    assert shown.messages == [BEFORE, BEFORE]
-    assert (run.path / "evaluation" / f"knn-on-{'猫' * 26}.json").is_file()
-
-
 def test_geometry_is_of_any_pictures_and_not_of_the_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder the first ones are of the first classes."""
     seen: list[torch.Tensor] = []
