@@ -28,7 +28,6 @@ from ressl.report.contact import contact_sheet
 
 INDEXES = ("auto", "exact", "usearch")
 EXACT_LIMIT = 500_000  # rows
-ONE_THREAD = 20_000  # rows that one thread puts in an index within seconds, the same index every time
 
 
 class Found(NamedTuple):
@@ -156,8 +155,9 @@ def _open_index(file: FeatureFile, message: Callable[[str], None]) -> Any:
             pass
         index = Index(ndim=file.dim, metric="cos", dtype="f32")
     message(f"making an index of {len(file):,} rows, once: {shown(path)}")
+    threads = 1 if len(file) <= 20_000 else 0  # one makes the same index every time, in seconds; 0: all
     for start, block in _finite(file):
-        index.add(np.arange(start, start + len(block)), block, threads=1 if len(file) <= ONE_THREAD else 0)
+        index.add(np.arange(start, start + len(block)), block, threads=threads)
     add_lost(index, file)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
