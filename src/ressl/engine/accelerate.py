@@ -30,7 +30,6 @@ from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
-FEW_VIEWS = 4  # for so many the compiler's own limit of eight variants of a function is enough
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,8 @@ def accelerate(
         keep_compiled()
         small_workspaces()
         torch._dynamo.reset()  # a new step is a new program; after a few variants of one the compiler would give up
-        if (views := len(step.views.views)) > FEW_VIEWS:  # what meets them one by one has a variant for each
+        # What meets views one by one has a variant for each; up to four, the compiler's own limit of eight is enough.
+        if (views := len(step.views.views)) > 4:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 2 * views)
         gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
