@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -15,8 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from ressl import embedding
+from ressl.data.base import Source
+from ressl.data.sources import open_source
 from ressl.embedding import embed
 from ressl.encoder import Encoder
 from ressl.errors import ResslError
@@ -110,6 +114,27 @@ def test_a_changed_array_is_not_taken_for_the_old_one(model: Model, tmp_path: Pa
     pictures[1, 2, 3, 0] ^= 255
     with pytest.raises(ResslError, match="was made from other pictures"):
         embed(model, given(), out, device="cpu")
+
+
+def test_a_changed_shard_is_not_taken_for_the_old_one(model: Model, tmp_path: Path, memory: Any) -> None:
+    """Its pictures have the same names and, being bitmaps, lie in the same places."""
+    place, out, shown = tmp_path / "a.tar", tmp_path / "f.npy", memory()
+
+    def packed(shade: int) -> Source:
+        with tarfile.open(place, "w") as tar:
+            for name in ("x.bmp", "y.bmp"):
+                Image.new("RGB", (12, 12), (shade, 0, 0)).save(tmp_path / name)
+                tar.add(tmp_path / name, name)
+        return open_source("shards", root=place)
+
+    source = packed(20)
+    embed(model, source, out, device="cpu")
+    embed(model, source, out, device="cpu", display=shown)
+    assert "is there already and up to date" in shown.said
+    source = packed(200)
+    os.utime(place, ns=(1, 1))  # a clock may be coarse
+    with pytest.raises(ResslError, match="was made from other pictures"):
+        embed(model, source, out, device="cpu")
 
 
 class Watched(Encoder):

@@ -34,6 +34,7 @@ from ressl.data.arrays import FloatSource
 from ressl.data.base import ArraySource, FileSource, Source
 from ressl.data.cutting import centre
 from ressl.data.decode import BrokenImage, shown
+from ressl.data.unread import file_keys
 from ressl.encoder import Encoder, Images, Model, open_images
 from ressl.engine.loop import Display
 from ressl.errors import ResslError
@@ -216,7 +217,7 @@ def _rows(source: ArraySource | FloatSource, first: int, last: int) -> Tensor:
 def _keys(source: Source, file: Path | None) -> Iterator[bytes | memoryview]:
     """What tells these pictures from others."""
     if isinstance(source, FileSource):
-        yield from (os.fsencode(f"{path}\0{stamp(path)}") for path in source.paths)
+        yield from file_keys(source, range(len(source)))
     elif file is not None:  # an array: it may be larger than the memory, and long to read
         yield stamp(file).encode()
     elif isinstance(source, ArraySource):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -132,7 +133,7 @@ def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, 
     if "to" in settings:  # names, not places
         pairs = [parse_data(text) for text in settings["to"]]
         settings["to"] = [f"{label_of(*pair)} {place_of(*pair)}/{lying(*pair) or ''}".rstrip("/") for pair in pairs]
-    file = _file(name, changed) + ("" if bench.own_data else f"-on-{bench.label[:80]}")
+    file = _file(name, changed) + ("" if bench.own_data else f"-on-{_short(bench.label)}")
     made = {
         "step": subject.step,
         "settings": settings,
@@ -193,6 +194,11 @@ def _file(name: str, changed: Mapping[str, Any]) -> str:
     text = lambda value: ",".join(map(str, value)) if isinstance(value, list) else str(value)
     told = "".join(f"-{key}={text(value)}" for key, value in changed.items())
     return name + (told if len(told) <= 80 else f"-{hashlib.sha256(told.encode()).hexdigest()[:12]}")
+
+
+def _short(label: str) -> str:
+    """As much of it as a file's name has room for, counted in bytes, of which a letter may take four."""
+    return os.fsencode(label)[:80].decode(errors="ignore")
 
 
 def _same(known: Mapping[str, Any], made: Mapping[str, Any], free: Set[str]) -> bool:

@@ -245,7 +245,7 @@ class Run:
                 continue
             found[path.stem] = result
         place = {name: i for i, name in enumerate(ORDER)}
-        key = lambda name: (place.get(name.split("-on-")[0], 99), name)
+        key = lambda name: (place.get(str(found[name].get("protocol", name)), 99), name)  # of other settings beside it
         return {name: found[name] for name in sorted(found, key=key)}, left_out
 
 

@@ -155,8 +155,9 @@ def _open_index(file: FeatureFile, message: Callable[[str], None]) -> Any:
             pass
         index = Index(ndim=file.dim, metric="cos", dtype="f32")
     message(f"making an index of {len(file):,} rows, once: {shown(path)}")
+    threads = 1 if len(file) <= 20_000 else 0  # one makes the same index every time, in seconds; 0: all
     for start, block in _finite(file):
-        index.add(np.arange(start, start + len(block)), block)
+        index.add(np.arange(start, start + len(block)), block, threads=threads)
     add_lost(index, file)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

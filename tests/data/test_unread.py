@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ressl.data import unread
 from ressl.data.base import FileSource
 from ressl.data.unread import Part, Unread
 from ressl.errors import ResslError
@@ -23,3 +24,13 @@ def test_a_part_of_a_part_is_a_part(make_folder: Callable[..., Path]) -> None:
     Path(source.paths[8]).write_bytes(b"")
     with pytest.raises(ResslError, match=Path(source.paths[8]).name):
         pictures[:]
+
+
+def test_what_torch_keeps_of_earlier_work_is_room_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "ram", lambda: 100)
+    assert unread.may_be_held(torch.device("cpu")) == 50
+    for name, value in {"mem_get_info": (20, 80), "memory_reserved": 50, "memory_allocated": 10}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert unread.may_be_held(torch.device("cuda")) == (20 + 40) // 2
+    monkeypatch.setattr(unread, "ram", lambda: 30)
+    assert unread.may_be_held(torch.device("cuda")) == 15

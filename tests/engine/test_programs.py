@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ressl.recipes import get_recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
+SOURCE = Path(engine.__file__).parents[1]
 SMALL = {"width": 4, "backbone": "resnet10", "batch_size": 16, "bn_groups": 2, "queue_size": 32, "hidden_dim": 16}
 
 
@@ -69,6 +71,28 @@ def test_crops_of_many_sizes_are_a_program_each(monkeypatch: pytest.MonkeyPatch)
     step.advance()
     assert len(varying) > 5
     assert not any(varying)
+    torch._dynamo.reset()
+
+
+def test_nothing_is_compiled_for_any_size() -> None:
+    """Also what is measured alone: it must be what the engine makes of it."""
+    lines = [(path.name, line) for path in SOURCE.rglob("*.py") for line in path.read_text().splitlines()]
+    calls = [(name, line) for name, line in lines if "torch.compile(" in line]
+    assert {name for name, _ in calls} == {"compiling.py", "rand.py"}
+    assert all("dynamic=False" in line for _, line in calls)
+
+
+def test_no_size_of_many_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many variants of a function the compiler leaves the rest as it is, unless told that there are more."""
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: plain(function, backend="eager", **how))
+    # Two share a forward, which breaks the program there.
+    step = small_step(method="clsa", views=[f"weak,size={size}" for size in (8, 8, 8, 9, 10, 11)])
+    with torch._dynamo.config.patch(recompile_limit=3, fail_on_recompile_limit_hit=True):
+        engine.accelerate(step, "compile")
+        step.prepare = type(step).prepare.__get__(step)  # the views take long to trace, and are not the matter here
+        step.begin_epoch(0)
+        step.advance()
     torch._dynamo.reset()
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ressl import rng
+from ressl.data.views import Views
 from ressl.errors import ResslError
 from ressl.evaluation.linear import COSINE, IMAGENET, PROTOCOLS, STEP, LinearProtocol, linear_evaluation
 from ressl.nn import build_backbone
@@ -129,6 +130,27 @@ def test_augmentation_changes_training_but_not_the_backbone() -> None:
     first, again = run(0), run(0)
     assert first.curve == again.curve
     assert all(torch.equal(t, before[name]) for name, t in backbone.state_dict().items())
+
+
+def test_views_are_one_program_for_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each would be compiled anew, for many seconds, on a GPU and where pictures are larger than their views."""
+    programs: list[torch.fx.GraphModule] = []
+
+    def note(program: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        programs.append(program)
+        return program.forward
+
+    draw, counts = torch.Generator().manual_seed(0), list[int]()
+    images = torch.randint(0, 256, (16, 3, 10, 10), dtype=torch.uint8, generator=draw)
+    data = (images, torch.arange(16) % 2)
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    monkeypatch.setattr(Views, "__call__", torch.compile(Views.__call__, backend=note, dynamic=False))
+    for seed in (1, 2):
+        linear_evaluation(backbone, data, data, protocol=replace(STEP, epochs=1, batch_size=8), image_size=8, seed=seed)
+        counts.append(len(programs))
+    torch._dynamo.reset()
+    assert counts[0] > 0
+    assert counts[0] == counts[1]
 
 
 def test_the_named_protocols_are_the_paper_s() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ressl.data.views import STRONG, WEAK, View
 from ressl.errors import ResslError
 from ressl.evaluation.linear import LinearProtocol
+from ressl.methods.base import begun
 from ressl.recipes import RECIPES, Recipe, get_recipe, method_options
 from ressl.recipes.typed import plain
 
@@ -253,6 +254,27 @@ def test_any_file_gives_a_recipe_or_one_sentence(content: dict[str, Any]) -> Non
         Recipe.from_json(json.dumps({"name": "x"} | content)).check()
     except ResslError as error:
         one_sentence(error)
+
+
+@pytest.mark.parametrize(("epochs", "first"), [(200, 20), (16, 4), (50, 0), (10, 20)])
+@pytest.mark.parametrize("method", ["pcl-v2", "localagg"])
+def test_a_recipe_that_counts_epochs_to_the_first_clusters_is_read_as_before(
+    method: str, epochs: int, first: int
+) -> None:
+    """So earlier versions wrote it; their runs are evaluated, exported and resumed, and cluster in the same epochs."""
+    recipe = get_recipe("demo").replace(method=method, epochs=epochs)
+    content = json.loads(recipe.to_json())
+    del content["options"]["cluster_from"]
+    content["options"]["cluster_after"] = first
+    found = Recipe.from_json(json.dumps(content))
+    share = found.options["cluster_from"]
+    assert [epoch for epoch in range(epochs) if begun(share, epoch, epochs)] == list(range(first, epochs))
+    assert found.replace(cluster_from=recipe.options["cluster_from"]) == recipe
+    found.check()
+    assert Recipe.from_json(found.to_json()) == found
+    content["options"]["cluster_after"] = "soon"
+    with pytest.raises(ResslError, match="cluster_after"):
+        Recipe.from_json(json.dumps(content))
 
 
 def test_another_image_size_takes_the_test_pictures_with_it() -> None:

@@ -18,6 +18,7 @@ from ressl.bench.timing import captured, seconds_per_call, wait
 from ressl.data.batches import Batch
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.accelerate import ALL_IDEAS, Ideas
+from ressl.engine.compiling import compiled
 from ressl.engine.graphs import GraphedBody
 from ressl.engine.step import TrainStep
 from ressl.recipes.recipe import Recipe
@@ -46,7 +47,7 @@ def loss_cost(recipe: Recipe, device: torch.device, step_ms: float, seconds: flo
     B, K, D = recipe.batch_size, options["queue_size"], options["output_dim"]
     z1, z2, Q = (F.normalize(torch.randn(n, D, device=device), dim=1) for n in (B, B, K))
     z2.requires_grad_()
-    loss = torch.compile(losses.relational) if device.type == "cuda" else losses.relational
+    loss = compiled(losses.relational) if device.type == "cuda" else losses.relational
 
     def once() -> None:
         z2.grad = None

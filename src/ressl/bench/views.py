@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 from ressl.bench.steps import pictures, pil_loader
 from ressl.bench.timing import seconds_per_call
 from ressl.data.views import View, Views
+from ressl.engine.compiling import compiled
 from ressl.recipes.recipe import Recipe
 
 
@@ -24,8 +25,8 @@ def views_speed(recipe: Recipe, device: torch.device, workers: int, seconds: flo
     step = torch.zeros((), dtype=torch.int64, device=device)
     measured = [_row("ressl, eager", B, seconds_per_call(lambda: ours(images, step, rows), device, seconds))]
     if device.type == "cuda":
-        compiled = torch.compile(lambda: ours(images, step, rows))
-        measured.append(_row("ressl, compiled", B, seconds_per_call(compiled, device, seconds)))
+        fast = compiled(lambda: ours(images, step, rows))
+        measured.append(_row("ressl, compiled", B, seconds_per_call(fast, device, seconds)))
     measured.append(_row("torchvision v2, per sample", B, _v2(recipe, images, device, seconds)))
     kornia = _kornia(recipe, images, device, seconds)
     if kornia is not None:

@@ -70,6 +70,13 @@ def open_list(path: Path, split: str) -> FileSource:
     return FileSource("list", paths, torch.tensor(labels, dtype=torch.int64), classes)
 
 
+def listed(path: Path) -> list[str]:
+    """The lists of both splits and every file that they name."""
+    path = list_at(path) or path
+    lists = [path, *filter(None, (_test_list(path),))]
+    return [file for one in lists for file in (str(one), *_read(one)[0])]
+
+
 def _number_first(name: str) -> tuple[int, int, str]:
     return (0, int(name), "") if name.isascii() and name.isdigit() else (1, 0, name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -26,9 +26,16 @@ _TASK = 256  # headers per task
 
 
 def may_be_held(device: torch.device) -> int:
-    """Bytes of pictures that are held whole: half of the memory here, and half of what is free on the device."""
+    """Bytes of pictures that are held whole: half of the memory here, and half of what is free on the device.
+
+    What PyTorch keeps there of earlier work is free, too: else a share of the pictures would fit until another was
+    trained on.
+    """
     here = ram() // 2
-    return min(here, torch.cuda.mem_get_info(device)[0] // 2) if device.type == "cuda" else here
+    if device.type != "cuda":
+        return here
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(here, (torch.cuda.mem_get_info(device)[0] + kept) // 2)
 
 
 class Part(Source):
@@ -158,5 +165,12 @@ def _keys(source: Source, ids: Tensor) -> Iterator[bytes]:
         yield from (some.contiguous().numpy().tobytes() for some in source.images.split(CHUNK))
         return
     assert isinstance(source, FileSource)
-    for path in source.shards if isinstance(source, ShardSource) else (source.paths[i] for i in ids.tolist()):
+    yield from file_keys(source, ids.tolist())
+
+
+def file_keys(source: FileSource, ids: Sequence[int]) -> Iterator[bytes]:
+    """What tells pictures in files from others: names, sizes and times; of those in shards, the shards' and where."""
+    for path in source.shards if isinstance(source, ShardSource) else (source.paths[i] for i in ids):
         yield os.fsencode(f"{path}\0{stamp(path)}")
+    if isinstance(source, ShardSource):
+        yield source.place[ids].tobytes()

@@ -108,6 +108,9 @@ def accelerate(
         keep_compiled()
         small_workspaces()
         torch._dynamo.reset()  # a new step is a new program; after a few variants of one the compiler would give up
+        # What meets views one by one has a variant for each; up to four, the compiler's own limit of eight is enough.
+        if (views := len(step.views.views)) > 4:
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 2 * views)
         gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
         torch.backends.cudnn.benchmark = ideas.tried_convolutions and not exact

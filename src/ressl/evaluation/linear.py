@@ -113,7 +113,8 @@ def linear_evaluation(
     if augment and protocol.standardize:
         raise ResslError("standardize needs features that are taken once; add augment=false")
     test_features = features_of(held.x, protocol.resize)
-    views = Views([View(size=size, crop=protocol.scale, flip=0.5)], mean, std, seed)
+    # The seed as a tensor: what makes the views on a GPU is then one compiled program for every seed.
+    views = Views([View(size=size, crop=protocol.scale, flip=0.5)], mean, std, torch.tensor(seed, device=device))
     train_features = None if augment else features_of(fit.x, protocol.resize)
     shift, scale = _standardizer(train_features, protocol.standardize)
 

@@ -195,7 +195,7 @@ class Recipe:
             raise ResslError(f"{where} is not JSON: {error}") from error
         if not isinstance(values, dict):
             raise ResslError(f"{where} must be a JSON object")
-        recipe: Recipe = build(cls, values, where)
+        recipe: Recipe = build(cls, _as_now(values), where)
         if recipe.method not in METHODS:
             raise unknown("method", recipe.method, METHODS)
         return recipe.replace(options=dict(recipe.options))
@@ -206,6 +206,16 @@ class Recipe:
             return cls.from_json(read_text(path), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise ResslError(f"cannot read the recipe {path}: {error}") from error
+
+
+def _as_now(values: dict[str, Any]) -> dict[str, Any]:
+    """What earlier versions wrote in other words: PCL v2 and LocalAgg counted the epochs before the first clusters."""
+    match values:
+        case {"options": {"cluster_after": int(first), **rest}} if first >= 0:
+            epochs = values.get("epochs", Recipe.epochs)
+            share = min(1.0, first / epochs) if type(epochs) is int and epochs > 0 else 0.0
+            return {**values, "options": {"cluster_from": share, **rest}}
+    return values
 
 
 def method_options(method: str) -> dict[str, tuple[Any, Any]]:
