@@ -77,7 +77,7 @@ def test_the_command_line_asks_for_it(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_run_is_exact_only_if_it_always_was() -> None:
-    settings, step = ressl.training.Settings(exact=True), SimpleNamespace(precision=torch.float32)
+    settings, step = ressl.training.Settings(exact=True), SimpleNamespace(precision=torch.float32, engine="graph")
     noted = lambda before: ressl.training._as_it_runs(settings, step, before)["exact"]
     assert noted({}) is True
     assert noted({"exact": True, "step": 3}) is True
