@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _TOLD = ("ks", "shots", "full", "draws", "fractions")  # stand in the rows anyway
@@ -18,6 +18,32 @@ class Row(NamedTuple):
     def number(self) -> float | None:
         """The value without its spread; None where it is a range."""
         return None if " to " in self.value else float(self.value.split()[0])
+
+
+def epochs_in_words(done: float, asked: int) -> str:
+    """How long a run was trained; one that is not over did not have all of its epochs.
+
+    >>> epochs_in_words(1, 1), epochs_in_words(200, 200), epochs_in_words(6.9, 200)
+    ('1 epoch', '200 epochs', '6 of 200 epochs')
+    """
+    word = "epoch" if asked == 1 else "epochs"
+    return f"{asked} {word}" if done >= asked else f"{int(done)} of {asked} {word}"
+
+
+def tested_on(runs: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -> str:
+    """Which pictures the numbers are of, from (run, its evaluations); the runs are named where they differ.
+
+    >>> tested_on([("a", {"knn": {"test": "its own split", "test_pictures": 1200}})])
+    '1,200 test pictures (its own split)'
+    """
+    told = {}
+    for name, results in runs:
+        on = lambda r: "" if r.get("own_data", True) else f" of {r.get('data', 'other data')}"
+        sets = [f"{r['test_pictures']:,} test pictures{on(r)} ({r['test']})" for r in results.values() if "test" in r]
+        told[name] = "; ".join(dict.fromkeys(sets))
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return "; ".join(f"{name}: {text}" for name, text in told.items() if text)
 
 
 def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | None = None) -> list[Row]:
