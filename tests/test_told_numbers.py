@@ -17,6 +17,7 @@ from ressl.cli import main
 from ressl.evaluating import evaluate
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe
+from ressl.report.numbers import rows_of
 from ressl.reporting import report
 from ressl.runs import Run
 
@@ -98,6 +99,12 @@ def test_page_and_table_say_which_pictures_were_tested_on(
     other.write_evaluation("knn", knn(50.0, test="the data's own test split", test_pictures=1200))
     words = f"Tested on one: {said}; two: 1,200 test pictures (the data&#x27;s own test split)."
     assert words in text_of(run, other, out=tmp_path / "b.html").replace("&#39;", "&#x27;").replace("'", "&#x27;")
+
+
+def test_neighbours_are_counted_as_they_voted(make_run: Callable[..., Run], make_folder: Callable[..., Path]) -> None:
+    run, photos = make_run(), str(make_folder(30))  # 24 of them to fit on
+    few, many = (evaluate(run, "knn", device="cpu", data=photos, k=k) for k in (3, 200))
+    assert [rows_of("knn", found)[0].beside for found in (few, many)] == ["k = 3", "k = 24, all there are"]
 
 
 def test_a_run_in_a_folder_that_may_not_be_written_to_is_measured_and_shown(

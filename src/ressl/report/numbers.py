@@ -54,7 +54,9 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
     theirs = lambda key: f"{paper[key]:.2f}" if paper and key in paper else ""
     beside = "" if on else theirs(protocol)
     if protocol == "knn" and "top1" in result:
-        return [Row(f"kNN{on}", f"{result['top1']:.2f}", f"k = {result['settings']['k']}", beside)]
+        asked = result["settings"]["k"]
+        k = f"k = {asked}" if result.get("k", asked) == asked else f"k = {result['k']}, all there are"
+        return [Row(f"kNN{on}", f"{result['top1']:.2f}", k, beside)]
     if "scores" in result:  # the demo's, on cached features
         ours, plain, start = (result["scores"][key] for key in ("ressl", "pixels", "untrained"))
         notes = lambda key: f"untrained {start[key]:.2f}, pixels {plain[key]:.2f}"
