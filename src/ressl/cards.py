@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from ressl.environment import FROM_SOURCE
@@ -46,10 +47,18 @@ def card_of(run: Run, features_dim: int, licence: str | None = None) -> dict[str
         "output": f"N x features_dim float32: features {_TAKEN}",
         "licence": licence or _LICENCE,
         "commit": environment.get("commit"),
-        "recipe": plain(recipe),
+        "recipe": _without_places(plain(recipe)),
         "run": {key: facts[key] for key in _FACTS if key in facts} | {"epochs_done": run.epochs_done},
         "metrics": metrics_of(run),
     }
+
+
+def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe as JSON values; of the run that was SEED's teacher the name alone, not where it lies here."""
+    options = recipe["options"]
+    if isinstance(teacher := options.get("teacher"), str):
+        return recipe | {"options": options | {"teacher": PurePath(teacher).name}}
+    return recipe
 
 
 def metrics_of(run: Run) -> dict[str, dict[str, Any]]:
