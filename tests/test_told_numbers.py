@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ressl import cards, runs
@@ -20,6 +21,8 @@ from ressl.recipes import Recipe
 from ressl.report.numbers import rows_of
 from ressl.reporting import report
 from ressl.runs import Run
+
+SIZES = {"train": 48, "test": 4}
 
 
 def knn(top1: float, **facts: Any) -> dict[str, Any]:
@@ -105,6 +108,18 @@ def test_neighbours_are_counted_as_they_voted(make_run: Callable[..., Run], make
     run, photos = make_run(), str(make_folder(30))  # 24 of them to fit on
     few, many = (evaluate(run, "knn", device="cpu", data=photos, k=k) for k in (3, 200))
     assert [rows_of("knn", found)[0].beside for found in (few, many)] == ["k = 3", "k = 24, all there are"]
+
+
+def test_too_few_pictures_for_a_map_are_enough_for_accuracy_by_class(
+    tmp_path: Path, tiny: Callable[..., Recipe], memory: Any
+) -> None:
+    file, draw = tmp_path / "few.npz", np.random.default_rng(0)
+    parts = {f"x_{name}": draw.integers(0, 256, (n, 16, 16, 3), dtype=np.uint8) for name, n in SIZES.items()}
+    np.savez(file, **parts, **{f"y_{name}": np.arange(n) % 2 for name, n in SIZES.items()})
+    run = pretrain(tiny(data="array"), data=file, out=tmp_path / "run", device="cpu", display=memory())
+    text = text_of(run, out=tmp_path / "page.html")
+    assert "4 test pictures are too few for a map" in text
+    assert "worst and best class" in text
 
 
 def test_a_run_in_a_folder_that_may_not_be_written_to_is_measured_and_shown(

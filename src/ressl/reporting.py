@@ -107,10 +107,10 @@ def _page(
             right = found.right if labelled else None
             names = found.names if labelled else [""] * len(found.names)
             grids.append(Grid(kind, names, thumbs(found.queries), _small(found.found), right))
-        made = map_of(bench, pictures)
-        plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
         if labelled and not bench.data.several and bench.own_data:
             by_class = evaluate(run, "classes", data=data, device=device, precision=precision)
+        made = map_of(bench, pictures)
+        plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
         if not bench.own_data:
             notes.append(f"Neighbours and map of {name} show pictures of {bench.label}.")
     except ResslError as error:
