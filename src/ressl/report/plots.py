@@ -33,7 +33,7 @@ def maps(panels: Sequence[tuple[str, Tensor, Tensor]], classes: Sequence[str], p
     width = 4.4 * len(panels)
     longest = max((len(brief(name, 20)) for name in classes), default=3)
     columns = max(1, min(5, count, int(width / (0.55 + 0.078 * longest))))  # inches of a legend's column at 8 points
-    rows = -(-count // columns) if count <= LEGEND else 0
+    rows = -(-count // columns) if 1 < count <= LEGEND else 0
     figure = Figure(figsize=(width, 4.4 + 0.18 * rows), dpi=130, layout="constrained")
     for axis, (name, xy, labels) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for c in sorted(set(labels.tolist())):
