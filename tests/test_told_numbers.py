@@ -99,6 +99,7 @@ def test_page_and_table_say_which_pictures_were_tested_on(
     assert f"tested on {said}\n" in capsys.readouterr().out
     assert f"Tested on {said}." in text_of(run, out=tmp_path / "a.html")
     other = make_run("two")
+    other.write_evaluation("svm", {"by_shots": [], "measure": "top-1", "step": 7, "test": "who knows how many"})
     other.write_evaluation("knn", knn(50.0, test="the data's own test split", test_pictures=1200))
     words = f"Tested on one: {said}; two: 1,200 test pictures (the data&#x27;s own test split)."
     assert words in text_of(run, other, out=tmp_path / "b.html").replace("&#39;", "&#x27;").replace("'", "&#x27;")

@@ -39,7 +39,8 @@ def tested_on(runs: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -> st
     told = {}
     for name, results in runs:
         on = lambda r: "" if r.get("own_data", True) else f" of {r.get('data', 'other data')}"
-        sets = [f"{r['test_pictures']:,} test pictures{on(r)} ({r['test']})" for r in results.values() if "test" in r]
+        known = [r for r in results.values() if "test" in r and isinstance(r.get("test_pictures"), int)]
+        sets = [f"{r['test_pictures']:,} test pictures{on(r)} ({r['test']})" for r in known]
         told[name] = "; ".join(dict.fromkeys(sets))
     if len(set(told.values())) == 1:
         return next(iter(told.values()))
