@@ -280,6 +280,8 @@ def test_mistakes_about_foreign_backbones_are_said(tmp_path: Path, run: Run, arr
         evaluate("timm/resnet18", "knn", device="cpu")
     with pytest.raises(ResslError, match="unknown torchvision model 'resnet19'; did you mean 'resnet1"):
         evaluate("torchvision/resnet19", "knn", **given)
+    with pytest.raises(ResslError, match="torchvision/squeezenet1_1 has no linear layer at its end"):
+        evaluate("torchvision/squeezenet1_1", "knn", **given)
     with pytest.raises(ResslError, match="unknown timm model 'resnett18'"):
         evaluate("timm/resnett18", "knn", **given)
     with pytest.raises(ResslError, match="there is no file"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -148,6 +149,17 @@ def test_the_card_has_input_recipe_and_results(make_run: Callable[..., Run]) -> 
     assert "## Licence\n\nCC BY 4\\.0\n" in text
     run.note({"environment": environment(torch.device("cpu")) | {"ressl": FROM_SOURCE, "commit": "abc123"}})
     assert "| made by | ressl, commit abc123 |" in cards.model_card(cards.card_of(run, 32))
+
+
+def test_the_card_of_a_student_names_its_teacher_and_not_where_it_lies(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    options = {**run.recipe.options, "teacher": "/home/me/runs/large"}
+    monkeypatch.setattr(Run, "recipe", dataclasses.replace(run.recipe, method="seed", options=options))
+    card = cards.card_of(run, 32)
+    assert card["recipe"]["options"]["teacher"] == "large"
+    assert "/home/me" not in json.dumps(card)
 
 
 def test_the_model_card_has_the_numbers_of_every_protocol_and_of_the_last_step_alone(

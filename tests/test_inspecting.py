@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.spines import Spine
+from matplotlib.text import Text
 
 from ressl.cli import main
 from ressl.commands import views as views_command
@@ -20,6 +24,7 @@ from ressl.evaluating import bench_of
 from ressl.inspecting import chosen_queries, class_numbers, neighbours_of, query_view
 from ressl.methods import METHODS
 from ressl.recipes import get_recipe
+from ressl.report.figures import WRONG
 from ressl.runs import Run
 from ressl.subjects import subject_of_run
 
@@ -115,3 +120,24 @@ def test_the_views_of_another_method_are_drawn(
         ["teacher", "student 1", "student 2"],
         ["view 1", "view 2"],  # it has no teacher
     ]
+
+
+def test_pictures_without_labels_are_drawn_and_nothing_in_them_is_called_right_or_wrong(
+    make_run: Callable[..., Run], make_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(data="folder")
+    run.note({"data": str(make_folder(40, classes=False))})
+    seen: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: (seen.append(figure), Path(path).touch())[1])
+    for kind in ("neighbours", "map", "relations"):
+        out = tmp_path / f"{kind}.png"
+        assert main(["figure", kind, str(run.path), "-o", str(out), "--device", "cpu"]) == 0
+        assert out.is_file()
+    neighbours, plane, _ = seen
+    words = [text.get_text() for text in neighbours.findobj(Text)]
+    assert "query: weak" in words
+    assert not any("right" in word or "red" in word for word in words)
+    frames = {to_rgb(spine.get_edgecolor()) for spine in neighbours.findobj(Spine) if spine.get_visible()}
+    assert to_rgb(WRONG) not in frames
+    assert plane.legends == []
+    assert main(["figure", "classes", str(run.path), "--device", "cpu"]) == 2  # which there are none of

@@ -76,8 +76,10 @@ def test_pictures_of_any_mode_become_rgb() -> None:
         (np.zeros((16, 16, 3)), r"not float64 of shape \(16, 16, 3\)"),
         (np.zeros((3, 16, 16), np.uint8), r"not uint8 of shape \(3, 16, 16\)"),
         (np.zeros((2, 16, 16, 3), np.uint8), r"takes one picture.*not uint8 of shape \(2, 16, 16, 3\)"),
-        (torch.zeros(16, 16, 3), "3 x H x W tensor, not float32"),
+        (torch.zeros(16, 16, 3), "in 0..1, not float32"),
         (None, "not NoneType"),
+        (torch.full((3, 8, 8), 200.0), "float32 of shape .* with values outside 0..1"),
+        (torch.full((3, 8, 8), 200), "int64 of shape"),
     ],
 )
 def test_what_is_no_picture_is_said_in_one_sentence(picture: Any, says: str) -> None:

@@ -179,6 +179,7 @@ def test_it_works_in_a_pipeline_and_a_search() -> None:
     [
         (np.zeros((40, 12)), r"Reshape your data"),
         (np.zeros(40), r"Reshape your data"),
+        (np.zeros((40, 48, 3), np.uint8), r"found one of shape \(40, 48, 3\)\. Make it a batch of one: X\[None\]"),
         (np.zeros((0, 8, 8, 3)), r"0 sample\(s\)"),
         (np.full((40, 8, 8, 3), np.nan), "NaN"),
         (np.full((40, 8, 8, 3), 7.0), r"uint8 pixels or floats in 0\.\.1"),

@@ -21,7 +21,7 @@ from ressl.engine.processes import current, shared
 from ressl.errors import ResslError
 from ressl.evaluation.cache import FeatureCache
 from ressl.evaluation.streamed import extract_unread
-from ressl.labelled import EvaluationData, UnreadData, data_to_measure, features_of
+from ressl.labelled import EvaluationData, UnreadData, data_to_measure, features_of, has_labels, unlabelled_data
 from ressl.memory import shown_bytes
 from ressl.recipes.recipe import Recipe
 from ressl.subjects import Subject
@@ -66,6 +66,11 @@ class Bench:
         self.leave_out(found.broken)
         return found
 
+    def look(self, limit: int) -> None:
+        """Take pictures without labels, too, up to ``limit`` of them: to be looked at they need none."""
+        if not has_labels(self.recipe, self.place):
+            self.__dict__["data"] = unlabelled_data(self.recipe, self.place, limit).to(self.device)
+
     @cached_property
     def every(self) -> EvaluationData | UnreadData:
         """The same with those, so that what is drawn from it does not depend on what was measured before."""
@@ -73,7 +78,8 @@ class Bench:
         found = data_to_measure(self.recipe, self.place, self.device, tell)
         if found is None:
             raise ResslError(
-                f"{self.label} has no labels to measure against; add --data FOLDER with one subfolder per class"
+                f"{self.label} has no labels of two classes or more to measure against; add --data FOLDER with one "
+                "subfolder per class"
             )
         if isinstance(found, UnreadData):
             size = shown_bytes(found.train[0].bytes + found.test[0].bytes)

@@ -6,14 +6,15 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from ressl.environment import FROM_SOURCE
 from ressl.errors import ResslError, unknown
 from ressl.methods import METHODS
-from ressl.nn.backbones import BACKBONES, STEMS
+from ressl.nn.backbones import BACKBONES, STEMS, in_words
 from ressl.recipes.typed import plain
-from ressl.report.numbers import rows_of
+from ressl.report.numbers import epochs_in_words, rows_of
 from ressl.runs import Run
 from ressl.transform import Transform
 
@@ -21,6 +22,7 @@ SCHEMA = 1
 _FACTS = ("finished", "steps", "seconds", "precision", "engine", "environment")  # of run.json; its data is a path here
 
 
+_TAKEN = "before the classifier"  # of ResNets behind the average pooling; transformers pool in ways of their own
 _LICENCE = "None stated; mind that of the pictures it was learned from."
 
 
@@ -42,13 +44,21 @@ def card_of(run: Run, features_dim: int, licence: str | None = None) -> dict[str
         "mean": list(recipe.mean),
         "std": list(recipe.std),
         "input": "N x 3 x H x W float32, RGB: pixels / 255, minus mean, over std; short side to resize, centre crop",
-        "output": "N x features_dim float32: features after average pooling",
+        "output": f"N x features_dim float32: features {_TAKEN}",
         "licence": licence or _LICENCE,
         "commit": environment.get("commit"),
-        "recipe": plain(recipe),
-        "run": {key: facts[key] for key in _FACTS if key in facts},
+        "recipe": _without_places(plain(recipe)),
+        "run": {key: facts[key] for key in _FACTS if key in facts} | {"epochs_done": run.epochs_done},
         "metrics": metrics_of(run),
     }
+
+
+def _without_places(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe as JSON values; of the run that was SEED's teacher the name alone, not where it lies here."""
+    options = recipe["options"]
+    if isinstance(teacher := options.get("teacher"), str):
+        return recipe | {"options": options | {"teacher": PurePath(teacher).name}}
+    return recipe
 
 
 def metrics_of(run: Run) -> dict[str, dict[str, Any]]:
@@ -200,16 +210,17 @@ def model_card(card: Mapping[str, Any]) -> str:
     """README.md of a model folder."""
     recipe = card["recipe"]
     labels = "with labels" if "labels" in METHODS[recipe["method"]].wants else "without labels"
+    epochs = epochs_in_words(card["run"]["epochs_done"], recipe["epochs"])
     title = f"{card['backbone']} by {recipe['method']} on {recipe['data']}"
     rows = [
         ("method", recipe["method"]),
         ("data", f"{recipe['data']}, {labels}"),
-        ("backbone", f"{card['backbone']}, {card['stem']} stem, width {card['width']}"),
-        ("features", f"{card['features_dim']} numbers per picture, after average pooling"),
+        ("backbone", in_words(card["backbone"], card["stem"], card["width"])),
+        ("features", f"{card['features_dim']} numbers per picture, {_TAKEN}"),
         ("input", f"{card['image_size']} px: short side to {card['resize']}, centre crop, RGB"),
         ("mean", ", ".join(map(str, card["mean"]))),
         ("std", ", ".join(map(str, card["std"]))),
-        ("trained", f"{recipe['epochs']} epochs, batch {recipe['batch_size']}, seed {recipe['seed']}"),
+        ("trained", f"{epochs}, batch {recipe['batch_size']}, seed {recipe['seed']}"),
         ("finished", card["run"].get("finished", "not finished")),
         ("made by", f"{card['made_by']}, commit {card['commit'] or 'unknown'}"),
     ]

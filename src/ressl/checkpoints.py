@@ -203,6 +203,13 @@ class CheckpointFolder:
         return sorted(steps, key=steps.__getitem__)
 
     @property
+    def last_step(self) -> int | None:
+        """The step of the newest one, good or not."""
+        paths = self.paths()
+        match = _NAME.fullmatch(paths[-1].name) if paths else None
+        return int(match.group(1)) if match else None
+
+    @property
     def last(self) -> str:
         """The newest one in words."""
         usable = [path for path in self.paths() if path not in self._useless]

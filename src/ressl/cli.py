@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a full disk, a folder without permission
-        print(f"ressl: {_who()}{printable(str(error))}", file=sys.stderr)
+        told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        print(f"ressl: {_who()}{printable(told)}", file=sys.stderr)
         return 2
     finally:
         dismiss()

@@ -21,9 +21,11 @@ def draw_neighbours(runs: Named, path: Path, rows: int = 3) -> Path:
     blocks, names = [], list[str]()
     for name, bench in runs:
         made = [neighbours_of(bench, kind, rows) for kind in ("weak", "contrastive")]
-        blocks.append((name, [(n.kind, n.queries, n.found, n.right) for n in made]))
-        names = made[0].names
-    return galleries.neighbour_blocks(blocks, path, "Nearest neighbours (red: another class)", names)
+        known = bench.data.labelled
+        blocks.append((name, [(n.kind, n.queries, n.found, n.right if known else None) for n in made]))
+        names = made[0].names if known else [""] * rows
+    title = "Nearest neighbours (red: another class)" if any(names) else "Nearest neighbours"
+    return galleries.neighbour_blocks(blocks, path, title, names)
 
 
 def draw_maps(runs: Named, path: Path, pictures: int = 2000) -> Path:

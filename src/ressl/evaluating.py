@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from ressl.console import Silent
 from ressl.data.contents import contents
+from ressl.data.decode import shown
 from ressl.data.sources import is_named, label_of, parse_data
 from ressl.engine.compiling import wake_compiler
 from ressl.engine.loop import Display, device_of
@@ -180,9 +182,20 @@ def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, 
         found |= _in_order(settings, before | dict(zip(new, found["to"], strict=True)))
     result |= found | {"seconds": time.monotonic() - start, "environment": environment(bench.device)}
     if team.leads:
-        subject.run.path.mkdir(parents=True, exist_ok=True)
-        subject.run.write_evaluation(file, result)
+        _keep(bench, file, result)
     return result
+
+
+def _keep(bench: Bench, file: str, result: Mapping[str, Any]) -> None:
+    """Write a result down. In somebody else's folder, which may not be written to, it is shown all the same."""
+    run = bench.subject.run
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        run.write_evaluation(file, result)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        bench.display.message(f"not kept, because {shown(run.path)} cannot be written to ({error.strerror})")
 
 
 def _file(name: str, changed: Mapping[str, Any]) -> str:

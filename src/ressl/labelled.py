@@ -25,6 +25,7 @@ from ressl.evaluation.knn import knn_accuracy
 from ressl.recipes.recipe import Recipe
 
 HELD_OUT = 5  # without a test split, every fifth labelled picture is held out
+NO_LABELS = "no labels"
 OWN_SPLIT, NO_SPLIT = "the data's own test split", f"no test split: one labelled picture in {HELD_OUT} held out"
 
 
@@ -48,6 +49,10 @@ class _Data(Generic[Pictures]):
     @property
     def several(self) -> bool:
         return self.train[1].ndim == 2
+
+    @property
+    def labelled(self) -> bool:
+        return self.note != NO_LABELS
 
     def to(self, device: torch.device) -> Self:
         move = lambda pair: (pair[0].to(device), pair[1].to(device))
@@ -128,6 +133,11 @@ def data_to_measure(
     return UnreadData(some(kept), some(held), classes, NO_SPLIT).to(device)
 
 
+def has_labels(recipe: Recipe, root: str | None) -> bool:
+    """Whether there is anything to measure; no picture is read for it."""
+    return _open(recipe, root) is not None
+
+
 def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationData:
     """Pictures without labels, one in five set aside: to look at, not to measure. Every label is 0."""
     source = open_source(recipe.data, "train", root)
@@ -135,7 +145,7 @@ def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationD
     some.labels = torch.zeros(len(source), dtype=torch.int64)
     images, labels, broken = _in_memory(_wanted(some, recipe, limit), recipe)
     cut = len(images) - len(images) // HELD_OUT
-    return EvaluationData((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), [], "no labels", broken)
+    return EvaluationData((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), [], NO_LABELS, broken)
 
 
 def _open(

@@ -60,7 +60,8 @@ class TransferProtocol:
 
 def _knn(bench: Bench, asked: KnnProtocol) -> dict[str, Any]:
     (fit, held), labels, truth = bench.features(), bench.data.train[1], bench.data.test[1]
-    return {"top1": knn_accuracy(fit, labels, held, truth, k=asked.k, temperature=asked.temperature)}
+    top1 = knn_accuracy(fit, labels, held, truth, k=asked.k, temperature=asked.temperature)
+    return {"top1": top1, "k": min(asked.k, len(fit))}  # what voted, where there are fewer than asked for
 
 
 def _sweep(bench: Bench, asked: SweepProtocol) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ressl.engine.streams import on_device
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
 from ressl.methods import METHODS, Method
-from ressl.nn.backbones import SlimResNet
+from ressl.nn.backbones import SlimResNet, in_words
 from ressl.recipes import Recipe, choose_recipe, method_options
 from ressl.recipes.baselines import SAMPLES
 from ressl.runs import Run, build_method, default_out
@@ -249,7 +249,7 @@ def default_workers() -> int:
 
 def _describe(recipe: Recipe, loader: ResidentLoader | StreamingLoader, run: Run, display: Display, team: Team) -> None:
     lines = [
-        f"{recipe.method} on {recipe.data}: {recipe.backbone} ({recipe.stem} stem, width {recipe.width}), "
+        f"{recipe.method} on {recipe.data}: {in_words(recipe.backbone, recipe.stem, recipe.width)}, "
         f"{recipe.epochs} epochs of {loader.steps_per_epoch} steps, batch {recipe.batch_size}",
         *(f"  {name} view {describe(view)}" for name, view in zip(_names(recipe), recipe.views, strict=True)),
         *([_shared(recipe, team)] if team.world > 1 else []),

@@ -21,14 +21,15 @@ from ressl.evaluation.intervals import interval
 from ressl.files import write_atomically
 from ressl.inspecting import KINDS, map_of, neighbours_of, thumbs
 from ressl.labelled import evaluation_data, unlabelled_data
-from ressl.measuring import Bench
+from ressl.measuring import Bench, place_of
 from ressl.methods import METHODS
+from ressl.nn.backbones import in_words
 from ressl.recipes import Recipe, get_recipe, method_options
 from ressl.recipes.paper import PAPER
 from ressl.recipes.typed import plain
 from ressl.report import sections
 from ressl.report.contents import Grid, Plane, RunPage
-from ressl.report.numbers import rows_of
+from ressl.report.numbers import epochs_in_words, rows_of
 from ressl.report.page import render
 from ressl.runs import Run
 from ressl.subjects import subject_of_run
@@ -61,18 +62,18 @@ def report(
         pages.append(_page(run, name, data, device, precision, pictures, shown, again))
     path = opened[0].path / "report.html" if out is None else Path(out)
     made = time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
+    text = render(pages, papers, made, over_seeds(pages))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode("utf-8", "replace"))  # what is no text may stand in anybody's recipe.json
     except OSError as error:
         raise ResslError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
-    # What is no text may stand in anybody's recipe.json, too.
-    write_atomically(path, render(pages, papers, made, over_seeds(pages)).encode("utf-8", "replace"))
     return path
 
 
 def over_seeds(pages: Sequence[RunPage]) -> dict[str, str] | None:
-    """Mean and 95 % interval of every measure, where the runs are one recipe with different seeds."""
-    but_seed = [{k: v for k, v in page.recipe.items() if k != "seed"} for page in pages]
+    """Mean and 95 % interval of every measure, where the runs are one recipe on one data set with different seeds."""
+    but_seed = [{k: v for k, v in page.recipe.items() if k != "seed"} | {"data": page.trained_on} for page in pages]
     seeds = {page.recipe.get("seed") for page in pages}
     if len(pages) < 2 or len(seeds) < len(pages) or any(recipe != but_seed[0] for recipe in but_seed):
         return None
@@ -97,7 +98,7 @@ def _page(
 ) -> RunPage:
     recipe, facts, metrics = run.recipe, run.facts, run.metrics()
     grids: list[Grid] = []
-    plane, notes = None, []
+    plane, by_class, notes = None, None, []
     try:
         bench = bench_of(subject_of_run(run), data, device, precision, shown, again)
         labelled = _load(bench)
@@ -106,15 +107,17 @@ def _page(
             right = found.right if labelled else None
             names = found.names if labelled else [""] * len(found.names)
             grids.append(Grid(kind, names, thumbs(found.queries), _small(found.found), right))
+        if labelled and not bench.data.several and bench.own_data:
+            by_class = evaluate(run, "classes", data=data, device=device, precision=precision)
         made = map_of(bench, pictures)
         plane = Plane(made.xy, made.labels, made.pictures, bench.data.classes if labelled else [])
-        if labelled and not bench.data.several and bench.own_data:
-            evaluate(run, "classes", data=data, device=device, precision=precision)
         if not bench.own_data:
             notes.append(f"Neighbours and map of {name} show pictures of {bench.label}.")
     except ResslError as error:
         notes.append(f"Some pictures of {name} could not be shown: {error}.")
     evaluations, left_out = run.evaluations()
+    if by_class is not None:
+        evaluations.setdefault("classes", by_class)  # in a folder that may not be written to, it is not there
     for unfit in [name for name, result in evaluations.items() if not can_be_shown(name, result)]:
         del evaluations[unfit]
         left_out.append(f"The evaluation {unfit}, which cannot be read,")
@@ -122,7 +125,7 @@ def _page(
     return RunPage(
         name=name,
         title=f"{method_name(recipe)} on {data_name(run)}",
-        lead=_lead(recipe, facts),
+        lead=_lead(recipe, facts, run.epochs_done),
         tiles=_tiles(run, recipe, facts, metrics, evaluations),
         evaluations=evaluations,
         paper=dict(recipe.paper),
@@ -132,8 +135,17 @@ def _page(
         environment=_environment(facts),
         grids=grids,
         plane=plane,
+        trained_on=_trained_on(run),
         notes=notes,
     )
+
+
+def _trained_on(run: Run) -> str:
+    """Two folders of pictures share a recipe, and so do a run that is over and one that is not."""
+    place = run.facts.get("data")
+    with contextlib.suppress(ResslError):  # of a path that cannot be one
+        return f"{place_of(run.recipe.data, place)}, step {run.last_step}"
+    return str(run.path)
 
 
 def data_name(run: Run) -> str:
@@ -171,10 +183,9 @@ def can_be_shown(name: str, result: dict[str, Any]) -> bool:
     return True
 
 
-def _lead(recipe: Recipe, facts: dict[str, Any]) -> str:
-    slim = "" if recipe.width == 64 else f", width {recipe.width}"
-    what = f"{recipe.backbone} ({recipe.stem} stem{slim}), {recipe.image_size} px, "
-    what += f"{recipe.epochs} {'epoch' if recipe.epochs == 1 else 'epochs'}, batch {recipe.batch_size}"
+def _lead(recipe: Recipe, facts: dict[str, Any], done: float) -> str:
+    what = f"{in_words(recipe.backbone, recipe.stem, recipe.width).replace(', width 64', '')}, {recipe.image_size} px, "
+    what += f"{epochs_in_words(done, recipe.epochs)}, batch {recipe.batch_size}"
     env = facts.get("environment", {})
     where = env.get("gpu") or env.get("cpu")
     ended = f"; trained in {clock(facts['seconds'])}" if "seconds" in facts else ""

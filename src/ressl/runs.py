@@ -197,6 +197,19 @@ class Run:
         """(epoch, value) of one metric."""
         return [(row["epoch"], row[name]) for row in self.metrics() if name in row]
 
+    @property
+    def last_step(self) -> int | None:
+        """The step after which its weights are; of a run that is not over, that of its newest checkpoint."""
+        steps: int | None = self.facts.get("steps")  # noted at the end
+        return self.checkpoints.last_step if steps is None else steps
+
+    @property
+    def epochs_done(self) -> float:
+        """The passes over the data so far, as of the last log point where the run is not over."""
+        if "finished" in self.facts:
+            return self.recipe.epochs
+        return max((row["epoch"] for row in self.metrics() if "epoch" in row), default=0)
+
     def checkpoint(self) -> Checkpoint:
         """The newest that can be used. A damaged one is named, so that nobody takes the one before for it."""
         found = self.checkpoints.load_latest()
@@ -230,7 +243,7 @@ class Run:
     def evaluations(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """All that can be read and are of the last step, the common ones first; and what is left out, and why."""
         found, left_out = {}, []
-        steps = self.facts.get("steps")
+        steps = self.last_step
         for path in sorted((self.path / "evaluation").glob("*.json")):
             result = self.read_evaluation(path.stem)
             try:

@@ -145,6 +145,10 @@ def _is_place(X: object) -> bool:
 def _pictures(X: Any) -> NDArray[np.uint8]:
     """N x H x W x 3 uint8 from any array of pictures; raises ValueError as scikit-learn's own do."""
     array = check_array(X, dtype="numeric", ensure_2d=False, allow_nd=True, estimator="ReSSLEncoder")
+    if array.ndim == 3 and array.shape[2] in (1, 3, 4):  # N pictures of three pixels' width nobody has
+        raise ValueError(
+            f"ReSSLEncoder wants several pictures; found one of shape {array.shape}. Make it a batch of one: X[None]."
+        )
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim != 4 or array.shape[3] not in (1, 3):

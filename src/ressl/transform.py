@@ -42,11 +42,23 @@ def _pixels(picture: Image.Image | np.ndarray | Tensor) -> Tensor:
     if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim in (2, 3):
         with contextlib.suppress(TypeError):  # of a shape that Pillow does not know
             return TF.pil_to_tensor(Image.fromarray(picture).convert("RGB"))  # gray and RGBA arrays too
-    if isinstance(picture, Tensor) and picture.ndim >= 3 and picture.shape[-3] == 3:
+    if isinstance(picture, Tensor) and picture.ndim >= 3 and picture.shape[-3] == 3 and _is_scaled(picture):
         return picture
     what = type(picture).__name__
     if isinstance(picture, (np.ndarray, Tensor)):
         what = f"{str(picture.dtype).removeprefix('torch.')} of shape {tuple(picture.shape)}"
+        if isinstance(picture, Tensor) and picture.is_floating_point() and not _is_scaled(picture):
+            what += " with values outside 0..1"
     elif isinstance(picture, (str, os.PathLike)):
         what = "a path: open it with PIL.Image.open"
-    raise ResslError(f"a transform takes one picture, a PIL image, uint8 H x W x 3 or a 3 x H x W tensor, not {what}")
+    raise ResslError(
+        "a transform takes one picture, a PIL image, uint8 H x W x 3 or a 3 x H x W tensor of uint8 or of floats in "
+        f"0..1, not {what}"
+    )
+
+
+def _is_scaled(picture: Tensor) -> bool:
+    """Whether its values have one meaning: bytes, or floats in 0..1. Of 0.0 to 255.0 the features would be nonsense."""
+    if picture.is_floating_point():
+        return bool(((picture >= 0) & (picture <= 1)).all())
+    return picture.dtype == torch.uint8

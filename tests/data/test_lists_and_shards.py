@@ -55,6 +55,19 @@ def write_list(root: Path, source: Source, name: str = "list.txt", separator: st
     return path
 
 
+def test_a_list_here_names_its_pictures_as_it_does_whatever_editor_wrote_it(
+    make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has names and wants features looks for these names."""
+    root, source = folder(make_folder)
+    monkeypatch.chdir(root.parent)
+    names = [str(Path(source.identify(i)).relative_to(root.parent)) for i in range(len(source))]
+    Path("list.txt").write_text("\r\n".join(names), encoding="utf-8-sig")
+    found = open_source("list", "train", "list.txt")
+    assert [found.identify(i) for i in range(len(found))] == names
+    assert np.array_equal(found.read(0), source.read(0))
+
+
 @pytest.mark.parametrize("separator", [" ", "\t", "   "])
 def test_a_list_is_its_files(make_folder: Callable[..., Path], separator: str) -> None:
     root, source = folder(make_folder)

@@ -112,6 +112,21 @@ def test_the_mean_over_the_draws_is_a_plain_loop_with_scikit_learn() -> None:
     assert row["mean"] == pytest.approx(np.mean(row["values"]))
 
 
+def test_draws_that_are_all_the_same_have_no_spread() -> None:
+    """Of classes with 6 and 9 pictures: with 8 each, draws differ by the larger one; with 9 they cannot."""
+    labels = torch.tensor([0] * 6 + [1] * 9)
+    x = torch.randn(15, 8, generator=torch.Generator().manual_seed(0))
+    found = svm_evaluation((x, labels), (x, labels), protocol=SvmProtocol(shots=(8, 9, 50), draws=3))["by_shots"]
+    assert [(row["shots"], row["n"], row["half"] is None) for row in found] == [
+        (8, 3, False),
+        (9, 1, True),
+        (50, 1, True),
+        (None, 1, True),
+    ]
+    assert found[1]["mean"] == found[2]["mean"] == found[3]["mean"]
+    assert [row.get("note") for row in found] == [*["a class has only 6"] * 3, None]
+
+
 def test_several_labels_are_measured_by_map() -> None:
     x, labels = blobs(200, 16, 4, 0, noise=0.2)
     y, second = blobs(200, 16, 4, 1, noise=0.2)

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ressl.report import figures
+from ressl.report import figures, plots
 
 
 @pytest.fixture
@@ -72,3 +72,18 @@ def test_neighbours_show_the_pictures_and_mark_the_wrong_ones(tmp_path: Path, dr
             assert framed is not bool(right[q, n])
             if framed:
                 assert to_rgb(axis.spines["left"].get_edgecolor()) == to_rgb(figures.WRONG)
+
+
+@pytest.mark.parametrize("count", [4, 20])
+@pytest.mark.parametrize("panels", [1, 2])
+def test_the_names_below_a_map_are_not_cut(tmp_path: Path, drawn: list[Figure], count: int, panels: int) -> None:
+    names = [f"American pit bull terrier {i}" for i in range(count)]
+    one = torch.randn(60, 2), torch.arange(60) % count
+    plots.maps([(f"run {i}", *one) for i in range(panels)], names, tmp_path / "map.png", "a map")
+    (figure,) = drawn
+    (legend,) = figure.legends
+    box, page = legend.get_window_extent(), figure.bbox
+    assert page.x0 <= box.x0 < box.x1 <= page.x1
+    assert page.y0 <= box.y0 < box.y1 <= page.y1
+    for axis in figure.axes:  # the map is not squeezed by its names
+        assert axis.get_window_extent().height > 0.5 * 4.4 * figure.dpi

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from argparse import ArgumentParser, Namespace
 from typing import Any, get_type_hints
 
@@ -18,7 +19,7 @@ from ressl.evaluation.linear import LinearProtocol
 from ressl.evaluation.svm import SvmProtocol
 from ressl.measuring import PROTOCOLS, GeometryProtocol, KnnProtocol, SweepProtocol, TransferProtocol
 from ressl.recipes import get_recipe
-from ressl.report.numbers import rows_of
+from ressl.report.numbers import rows_of, tested_on
 from ressl.subjects import Subject, subject_of
 
 SETTINGS = {  # heading -> the settings listed under it
@@ -121,4 +122,7 @@ def _show(what: str, results: list[tuple[str, dict[str, Any]]], subject: Subject
             first, seconds = (name, f"{result['seconds']:.1f}") if i == 0 else ("", "")
             table.add_row(*map(printable, (first, row.what, row.value, row.beside, row.paper, seconds)))
     show(table)
-    print(f"written to {printable(str(subject.run.path))}/evaluation/")
+    if tested := tested_on([("", dict(results))]):
+        print(f"tested on {printable(tested)}")
+    if os.access(subject.run.path / "evaluation", os.W_OK):
+        print(f"written to {printable(str(subject.run.path))}/evaluation/")

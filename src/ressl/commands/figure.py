@@ -15,7 +15,7 @@ from ressl.evaluating import bench_of, evaluate
 from ressl.inspecting import chosen_queries, class_numbers, relations_of
 from ressl.measuring import Bench
 from ressl.report import figures, plots
-from ressl.reporting import data_name
+from ressl.reporting import LIMIT, data_name
 from ressl.runs import Run
 from ressl.subjects import subject_of
 
@@ -66,6 +66,9 @@ def _draw(options: Namespace, runs: list[Run], rows: int, pictures: int, path: P
         figures.curves(runs[0].metrics(), path, title, recipe.options.get("queue_size"))
         return
     benches = [bench_of(subject_of(run), options.data, options.device, options.precision, shown) for run in runs]
+    if options.kind != "classes":
+        for bench in benches:
+            bench.look(LIMIT)
     if options.kind == "neighbours":
         draw_neighbours(_named(runs, benches), path, rows)
     elif options.kind == "map":

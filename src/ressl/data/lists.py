@@ -23,6 +23,7 @@ from ressl.errors import ResslError
 from ressl.files import read_bytes
 
 SUFFIXES = (".txt", ".tsv", ".lst", ".list")
+BOM = b"\xef\xbb\xbf"  # what editors on Windows put before the first line
 LIMIT = 1 << 30  # bytes; ten million pictures take about as many
 
 
@@ -90,8 +91,9 @@ def _read(path: Path) -> tuple[list[str], list[str | None]]:
         raise ResslError(f"the list {shown(path)} cannot be read: {error.strerror}.") from None
     if b"\0" in text[:65536]:
         raise ResslError(f"{shown(path)} is no list of pictures; write one path on each line.")
-    paths, labels, folder = list[str](), list[str | None](), str(path.parent)
-    for number, line in enumerate(os.fsdecode(text).splitlines(), 1):
+    paths, labels = list[str](), list[str | None]()
+    folder = "" if path.parent == Path() else str(path.parent)  # a list here names pictures as it does, without ./
+    for number, line in enumerate(os.fsdecode(text.removeprefix(BOM)).splitlines(), 1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue

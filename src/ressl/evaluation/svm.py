@@ -108,8 +108,11 @@ def svm_evaluation(
     as_targets = lambda labels: labels if several else 2 * one_hot(labels, classes).long() - 1
     x, held = F.normalize(train[0], dim=1), F.normalize(test[0], dim=1)
     targets, truth = as_targets(train[1]), as_targets(test[1])
-    smallest = int((targets > 0).sum(0).min())
-    wanted = [*((k, protocol.draws) for k in protocol.shots), *([(None, 1)] if protocol.full else [])]
+    sizes = (targets > 0).sum(0)
+    smallest, largest = int(sizes.min()), int(sizes.max())
+    # Where no class has more than K, every draw is the same, and a spread of 0 would say what it does not know.
+    few = ((k, protocol.draws if k < largest else 1) for k in protocol.shots)
+    wanted = [*few, *([(None, 1)] if protocol.full else [])]
     rows, done, total = [], 0, sum(draws for _, draws in wanted)
     for shots, draws in wanted:
         values = []

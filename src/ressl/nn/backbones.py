@@ -75,6 +75,15 @@ def build_backbone(name: str, stem: Stem = "imagenet", width: int = 64, bn_group
     return group_batch_norm(backbone, bn_groups)
 
 
+def in_words(name: str, stem: str, width: int) -> str:
+    """A backbone for a reader; timm's networks have a stem and a width of their own.
+
+    >>> in_words("resnet18", "small", 64), in_words("timm/vit_tiny_patch16_224", "small", 64)
+    ('resnet18 (small stem, width 64)', 'timm/vit_tiny_patch16_224')
+    """
+    return name if name.startswith("timm/") else f"{name} ({stem} stem, width {width})"
+
+
 def _timm(name: str) -> nn.Module:
     try:
         import timm

@@ -83,8 +83,10 @@ def _torchvision(model: str, pretrained: bool) -> Foreign:
     if model not in known:
         raise unknown("torchvision model", model, known)
     backbone = torchvision.models.get_model(model, weights="DEFAULT" if pretrained else None)
-    last = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear)][-1]
-    backbone.set_submodule(last, nn.Identity())
+    linear = [name for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ResslError(f"torchvision/{model} has no linear layer at its end that could be taken off; use another")
+    backbone.set_submodule(linear[-1], nn.Identity())
     size, resize, mean, std = 224, 256, _MEAN, _STD
     if pretrained:
         made_for = torchvision.models.get_model_weights(model).DEFAULT.transforms()

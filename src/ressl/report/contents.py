@@ -46,4 +46,5 @@ class RunPage:
     environment: Mapping[str, Any]
     grids: Sequence[Grid] = ()
     plane: Plane | None = None
+    trained_on: str = ""  # tells its pictures and its last step from those of other runs
     notes: Sequence[str] = field(default_factory=tuple)  # what could not be shown, and why

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ressl.report.figures import ACCENT, INK, WRONG, brief, draw_picture, plain_names
 
-Block = tuple[str, Tensor, Tensor, Tensor]  # kind, queries Q x 3 x H x W, found Q x n x 3 x h x w, right Q x n
+# kind, queries Q x 3 x H x W, found Q x n x 3 x h x w, right Q x n or, without labels, None
+Block = tuple[str, Tensor, Tensor, Tensor | None]
 
 
 @plain_names
@@ -32,15 +33,16 @@ def neighbour_blocks(
         for part, (kind, queries, found, right) in zip(
             column.subfigures(blocks, 1, squeeze=False)[:, 0], made, strict=False
         ):
-            share = 100 * right.float().mean().item()
-            part.suptitle(f"query: {kind}, {share:.0f} % right", fontsize=8, color=INK, x=0.02, ha="left")
+            share = "" if right is None else f", {100 * right.float().mean().item():.0f} % right"
+            part.suptitle(f"query: {kind}{share}", fontsize=8, color=INK, x=0.02, ha="left")
             axes = part.subplots(Q, n + 2, squeeze=False, gridspec_kw={"width_ratios": [1.0, 0.25, *[1.0] * n]})
             for q in range(Q):
                 draw_picture(axes[q][0], queries[q], ACCENT)
                 axes[q][0].set_ylabel(brief(names[q], 12), fontsize=6, color=INK)
                 axes[q][1].axis("off")
                 for i in range(n):
-                    draw_picture(axes[q][i + 2], found[q, i], None if bool(right[q, i]) else WRONG)
+                    wrong = right is not None and not bool(right[q, i])
+                    draw_picture(axes[q][i + 2], found[q, i], WRONG if wrong else None)
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     figure.savefig(path)
     return path

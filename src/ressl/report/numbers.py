@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _TOLD = ("ks", "shots", "full", "draws", "fractions")  # stand in the rows anyway
@@ -20,6 +20,33 @@ class Row(NamedTuple):
         return None if " to " in self.value else float(self.value.split()[0])
 
 
+def epochs_in_words(done: float, asked: int) -> str:
+    """How long a run was trained; one that is not over did not have all of its epochs.
+
+    >>> epochs_in_words(1, 1), epochs_in_words(200, 200), epochs_in_words(6.9, 200)
+    ('1 epoch', '200 epochs', '6 of 200 epochs')
+    """
+    word = "epoch" if asked == 1 else "epochs"
+    return f"{asked} {word}" if done >= asked else f"{int(done)} of {asked} {word}"
+
+
+def tested_on(runs: Sequence[tuple[str, Mapping[str, Mapping[str, Any]]]]) -> str:
+    """Which pictures the numbers are of, from (run, its evaluations); the runs are named where they differ.
+
+    >>> tested_on([("a", {"knn": {"test": "its own split", "test_pictures": 1200}})])
+    '1,200 test pictures (its own split)'
+    """
+    told = {}
+    for name, results in runs:
+        on = lambda r: "" if r.get("own_data", True) else f" of {r.get('data', 'other data')}"
+        known = [r for r in results.values() if "test" in r and isinstance(r.get("test_pictures"), int)]
+        sets = [f"{r['test_pictures']:,} test pictures{on(r)} ({r['test']})" for r in known]
+        told[name] = "; ".join(dict.fromkeys(sets))
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return "; ".join(f"{name}: {text}" for name, text in told.items() if text)
+
+
 def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | None = None) -> list[Row]:
     """The rows of one evaluation; ``name`` is its file's name without .json."""
     protocol = str(result.get("protocol", name))
@@ -28,7 +55,9 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
     theirs = lambda key: f"{paper[key]:.2f}" if paper and key in paper else ""
     beside = "" if on else theirs(protocol)
     if protocol == "knn" and "top1" in result:
-        return [Row(f"kNN{on}", f"{result['top1']:.2f}", f"k = {result['settings']['k']}", beside)]
+        asked = result["settings"]["k"]
+        k = f"k = {asked}" if result.get("k", asked) == asked else f"k = {result['k']}, all there are"
+        return [Row(f"kNN{on}", f"{result['top1']:.2f}", k, beside)]
     if "scores" in result:  # the demo's, on cached features
         ours, plain, start = (result["scores"][key] for key in ("ressl", "pixels", "untrained"))
         notes = lambda key: f"untrained {start[key]:.2f}, pixels {plain[key]:.2f}"

@@ -63,7 +63,9 @@ def _intro(runs: Sequence[RunPage], said: str) -> Html:
     whats = list(dict.fromkeys(what for run in runs for what, _ in run.tiles))
     head = [th(), *(sections.head_of(i, run) for i, run in enumerate(runs))]
     rows = [[td(words(what), class_="soft"), *(td(dict(run.tiles).get(what, "–")) for run in runs)] for what in whats]
-    leads = [tag("p", tag("b", sections.name_of(i, run)), f": {run.lead}") for i, run in enumerate(runs)]
+    alike = len({run.title for run in runs}) == 1  # then it is the heading
+    told = [run.lead if alike else f"{run.title}, {run.lead}" for run in runs]
+    leads = [tag("p", tag("b", sections.name_of(i, run)), f": {told[i]}") for i, run in enumerate(runs)]
     return join([leads, table(head, rows)])
 
 

@@ -19,6 +19,8 @@ COLOURS = (
     *("#8a6a4f", "#d277a8", "#7b8794", "#b5a832", "#35a7a0"),
 )
 
+LEGEND = 20  # classes at most that a map names
+
 
 def class_colour(c: int, classes: int) -> Any:
     return COLOURS[c] if classes <= len(COLOURS) else matplotlib.colormaps["hsv"](c / classes)
@@ -27,8 +29,12 @@ def class_colour(c: int, classes: int) -> Any:
 @plain_names
 def maps(panels: Sequence[tuple[str, Tensor, Tensor]], classes: Sequence[str], path: Path, title: str) -> Path:
     """The paper's Figure 3: (name, N x 2 places, N labels) side by side, coloured by class."""
-    figure = Figure(figsize=(4.4 * len(panels), 4.6), dpi=130, layout="constrained")
     count = max(int(labels.max()) + 1 for _, _, labels in panels)
+    width = 4.4 * len(panels)
+    longest = max((len(brief(name, 20)) for name in classes), default=3)
+    columns = max(1, min(5, count, int(width / (0.55 + 0.078 * longest))))  # inches of a legend's column at 8 points
+    rows = -(-count // columns) if 1 < count <= LEGEND else 0
+    figure = Figure(figsize=(width, 4.4 + 0.18 * rows), dpi=130, layout="constrained")
     for axis, (name, xy, labels) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for c in sorted(set(labels.tolist())):
             mine = xy[labels == c].numpy()
@@ -40,10 +46,10 @@ def maps(panels: Sequence[tuple[str, Tensor, Tensor]], classes: Sequence[str], p
         axis.set_aspect("equal", "datalim")
         for spine in axis.spines.values():
             spine.set_visible(False)
-    if count <= 20:
+    if rows:
         handles, names = figure.axes[0].get_legend_handles_labels()
         look = {"fontsize": 8, "frameon": False, "markerscale": 2.5}
-        figure.legend(handles, names, loc="outside lower center", ncols=min(5, count), **look)
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, **look)
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     figure.savefig(path)
     return path

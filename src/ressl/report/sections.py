@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ressl.report.charts import Series, line_chart
 from ressl.report.contents import Grid, Plane, RunPage
 from ressl.report.markup import Html, breakable, data_block, join, table, tag, td, th
-from ressl.report.numbers import rows_of
+from ressl.report.numbers import rows_of, tested_on
 from ressl.report.pictures import address, sheet
 
 SIDE = 760  # of a map's drawing
@@ -89,6 +89,8 @@ def numbers(runs: Sequence[RunPage], seeds: Mapping[str, str] | None = None, sai
     )
     if any(beside.startswith("best ") for values in found.values() for _, beside in values.values()):
         note += f" The last epoch counts{'; the best one stands beside it' if one else ''}."
+    if tested := tested_on([(run.name, run.evaluations) for run in runs]):
+        note += f" Tested on {tested}."
     head = [th("measure"), *named, over, column, th() if one else None]
     return tag("div", table(head, rows, "numbers"), tag("p", note, class_="soft small"))
 
