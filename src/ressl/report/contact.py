@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+
+from ressl.report.fonts import font_for
 
 _INK, _PAPER, _ACCENT, _EMPTY = "#22303c", "#ffffff", "#1f6f8b", "#e3e8ec"
 _GAP, _TEXT = 12, 34
-
-
-def _font() -> ImageFont.FreeTypeFont:
-    """One with the letters of many languages, which Pillow's own has not; matplotlib brings it along."""
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), 11)
 
 
 def contact_sheet(
@@ -25,11 +21,11 @@ def contact_sheet(
     rows = -(-len(found) // columns)
     cell = side + _TEXT
     sheet = Image.new("RGB", (_GAP + columns * (side + _GAP), _GAP + (rows + 1) * (cell + _GAP)), _PAPER)
-    draw, font = ImageDraw.Draw(sheet), _font()
-    _place(sheet, draw, font, query, "query", (_GAP, _GAP), side, _ACCENT)
+    draw = ImageDraw.Draw(sheet)
+    _place(sheet, draw, query, "query", (_GAP, _GAP), side, _ACCENT)
     for i, (picture, text) in enumerate(found):
         corner = (_GAP + i % columns * (side + _GAP), _GAP + (1 + i // columns) * (cell + _GAP))
-        _place(sheet, draw, font, picture, text, corner, side, None)
+        _place(sheet, draw, picture, text, corner, side, None)
     sheet.save(path, "PNG")
     return path
 
@@ -37,7 +33,6 @@ def contact_sheet(
 def _place(
     sheet: Image.Image,
     draw: ImageDraw.ImageDraw,
-    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
     picture: Image.Image | None,
     text: str,
     corner: tuple[int, int],
@@ -55,6 +50,7 @@ def _place(
         sheet.paste(picture.convert("RGB").resize(size, way), (x + (side - size[0]) // 2, y + (side - size[1]) // 2))
     if frame is not None:
         draw.rectangle((x - 4, y - 4, x + side + 3, y + side + 3), outline=frame, width=3)
+    font = font_for(text, 11)
     for line, words in enumerate(text.split("\n")[:2]):
         while words and draw.textlength(words, font=font) > side:
             words = words[:-2].rstrip("…") + "…" if len(words) > 2 else ""

@@ -12,12 +12,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ressl.errors import printable
+from ressl.report.fonts import families
 
 # One calm look for all figures: thin lines, no box, one accent.
 INK, ACCENT, WRONG, GRID = "#22303c", "#1f6f8b", "#c0392b", "#e3e8ec"
 
-# Names of runs and classes come from anywhere: dollars in them begin no formula. (A decorator of what draws names.)
-plain_names = matplotlib.rc_context({"text.parse_math": False})
+# Names of runs and classes come from anywhere: dollars in them begin no formula, and they may be in any script.
+# (A decorator of what draws names.)
+plain_names = matplotlib.rc_context({"text.parse_math": False, "font.family": families()})
 
 
 def brief(name: str, most: int) -> str:
