@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import matplotlib
@@ -14,6 +15,9 @@ EAST_ASIAN = (
     "WenQuanYi Micro Hei", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic",
     "Arial Unicode MS",
 )  # fmt: skip
+# Of a family without its normal weight another is as good, and no news.
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+
 _FIRST = "\u2e80"  # what East Asian scripts have begins here
 
 
