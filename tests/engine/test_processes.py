@@ -168,6 +168,13 @@ def test_a_neighbour_that_stopped_is_ended(left: list[str]) -> None:
     assert neighbour.wait(5) == -9
 
 
+def test_a_neighbour_that_stopped_before_its_first_sign_is_noticed(left: list[str]) -> None:
+    guard = watch.Watch(Store(), 0, 2, limit=0.5)
+    wait_for(left)
+    guard.close()
+    assert "process 1 of this job has shown no sign of life for 0.5 s" in left[0]
+
+
 def test_a_store_that_no_longer_answers_is_noticed(left: list[str]) -> None:
     class Silent(Store):
         def check(self, keys: list[str]) -> bool:
@@ -181,8 +188,8 @@ def test_a_store_that_no_longer_answers_is_noticed(left: list[str]) -> None:
 
 def test_signs_of_life_keep_everyone_calm(left: list[str]) -> None:
     store = Store()
-    guards = [watch.Watch(store, rank, 2, limit=0.5) for rank in range(2)]
-    time.sleep(1.2)
+    guards = [watch.Watch(store, rank, 2, limit=2.0) for rank in range(2)]  # 40 signs: a busy machine may skip some
+    time.sleep(2.5)
     for guard in guards:
         guard.close()
     assert not left
