@@ -53,7 +53,9 @@ def job(arguments: list[str], restarts: int = 2, **variables: str) -> Iterator[s
     process = subprocess.Popen(
         [*(sys.executable, "-m", "ressl", "launch", "--processes", "2", "--max-restarts", str(restarts)),
          "--", *arguments],
-        env=os.environ | variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        # A thread each, whatever the tests themselves were given: threads that wait for a core do so by spinning.
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | variables, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
         yield process
