@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,6 +74,35 @@ def test_a_list_made_elsewhere_leads_to_the_files_from_here(
         found = open_source("folder", "train", os.path.relpath(root))
         assert all(os.path.isfile(path) for path in found.paths)  # type: ignore[attr-defined]
     assert len(walked) == 2
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "deep": {"about": b"[" * 100_000},
+    "folders": {"folders": 5},
+    "names": {"folders": [5, 6, 7]},
+    "numbers": {"first": np.zeros(12)},
+    "beyond": {"first": np.full(12, -2, np.int32)},
+    "square": {"first": np.zeros((12, 12), np.int32)},
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_list_is_made_anew(walked: list[str], make_folder: Callable[..., Path], kind: str) -> None:
+    root = make_folder(12)
+    good = open_source("folder", "train", root)
+    with np.load(where := cache_file(str(root))) as held:
+        arrays = dict(held)
+    about = json.loads(arrays["about"].tobytes())
+    for key, value in HOSTILE[kind].items():
+        if key in about:
+            value, key = json.dumps(about | {key: value}).encode(), "about"
+        arrays[key] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+    np.savez(where, **arrays)
+    again = open_source("folder", "train", root)
+    assert len(walked) == 2
+    assert again.labels is not None
+    assert good.labels is not None
+    assert again.labels.equal(good.labels)
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "empty", "other"])
