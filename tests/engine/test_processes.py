@@ -66,6 +66,20 @@ def test_variables_that_are_no_numbers_are_named() -> None:
         place_in({"RANK": "first", "WORLD_SIZE": "2"})
 
 
+@pytest.mark.parametrize(
+    ("rank", "world", "port"),
+    [("3", "2", "29500"), ("-1", "2", "29500"), ("0", "0", "29500"), ("0", "-2", "29500"), ("0", "2", "99999"),
+     ("0", "2", "-1"), ("0", "2", "0"), ("0", "9" * 20, "29500")],
+)  # fmt: skip
+def test_variables_that_make_no_sense_are_said_at_once(rank: str, world: str, port: str) -> None:
+    """Left over in a shell, they had the process wait for ten minutes."""
+    names = ("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")
+    for mine, size in names[: 1 + (int(world) > 1)]:
+        with pytest.raises(ResslError, match=f"rank {rank} of {world} processes that meet at port {port}"):
+            place_in({mine: rank, size: world, "MASTER_PORT": port, "SLURM_STEP_ID": "0"})
+    assert place_in({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "0"}) is not None
+
+
 @pytest.mark.parametrize(("groups", "world", "each"), [(8, 1, 8), (8, 2, 4), (8, 8, 1), (1, 4, 1), (4, 8, 1)])
 def test_groups_are_shared(groups: int, world: int, each: int) -> None:
     assert groups_here(groups, world) == each

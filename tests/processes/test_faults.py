@@ -167,6 +167,26 @@ def test_a_stopped_process_ends_the_job(place: Path) -> None:
         assert time.monotonic() - start < 30
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_who_waits_for_the_others_to_come_leaves_at_once(signum: signal.Signals, place: Path) -> None:
+    """In a wait of ten minutes that no handler of Python's breaks off."""
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ressl", *words(place, place / "alone-here")],
+        env=os.environ | variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        until(lambda: "ressl rank 1" in Path(f"/proc/{process.pid}/comm").read_text(), process)
+        time.sleep(0.5)
+        process.send_signal(signum)
+        said = process.communicate(timeout=30)[0]
+    finally:
+        process.kill()
+    assert process.returncode in (-signum, 128 + signum), said
+    assert "Traceback" not in said
+    assert not (place / "alone-here").exists()
+
+
 FAILING = """
 import os
 import ressl.pretraining as p
