@@ -152,8 +152,8 @@ def test_a_million_files_are_found_in_seconds(tmp_path: Path, monkeypatch: pytes
     first = np.repeat(np.arange(1000, dtype=np.int32), 1300)
     made = Listing(paths, first, [os.path.basename(folder) for folder in visited])
     index._save(cache_file(str(root)), str(root), made, [str(root), *visited])
-    start = time.monotonic()
+    start = time.process_time()  # others may keep the cores busy
     found = listing(str(root), lambda *_: pytest.fail("walked"))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert len(found.paths) == 1_300_000
     assert (found.paths[0], found.paths[-1]) == (f"{visited[0]}/00000000.JPEG", f"{visited[-1]}/00001299.JPEG")
