@@ -258,3 +258,13 @@ def browser() -> Iterator[Any]:
             pytest.skip(f"Chromium does not start here: {str(error).splitlines()[0]}")
         yield started
         started.close()
+
+
+@pytest.fixture
+def random_features(tmp_path: Path) -> Path:
+    """1,000 rows around 20 centres, one of them zero, two of them equal."""
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(20, 16)).repeat(50, 0) + 0.5 * draw.normal(size=(1000, 16))
+    rows[17], rows[500] = 0, rows[400]
+    np.save(tmp_path / "r.npy", rows.astype(np.float32))
+    return tmp_path / "r.npy"

@@ -25,7 +25,7 @@ from ressl.files import write_atomically
 FACTS = {"step": 7, "text": 'a "sha256":"' + "0" * 64 + '" of its own, and ünicode', "list": [1, 2.5, None, True]}
 
 
-def example(seed: int = 0) -> Checkpoint:
+def example(seed: int = 0, step: int = 7) -> Checkpoint:
     draw = torch.Generator().manual_seed(seed)
     special = torch.tensor([float("nan"), float("inf"), -0.0, 1e-45])
     tensors = {
@@ -37,7 +37,7 @@ def example(seed: int = 0) -> Checkpoint:
         "special": special,
         "channels": torch.randn(2, 3, 4, 4, generator=draw).to(memory_format=torch.channels_last),
     }
-    return Checkpoint(tensors, FACTS)
+    return Checkpoint(tensors, FACTS | {"step": step})
 
 
 SMALL = Checkpoint({"method.a": torch.arange(40.0), "method.b": torch.tensor(3)}, {"step": 7})
@@ -251,9 +251,9 @@ def test_looking_at_many_takes_little_more_than_an_operation_each() -> None:
 
 def test_one_that_is_not_finite_counts_as_damaged(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
-    spoilt = Checkpoint({"method.a": torch.tensor([1.0, float("nan")])}, {"step": 2})
-    folder.save(1, SMALL)
-    path = folder.save(2, spoilt)
+    spoilt = Checkpoint({"method.a": torch.tensor([1.0, float("nan")])}, {"step": 8})
+    folder.save(7, SMALL)
+    path = folder.save(8, spoilt)
     assert_same(folder.load_latest(), SMALL)
     assert folder.damaged == [f"the checkpoint {path} is damaged: its method.a is not finite"]
     folder.paths()[0].unlink()
@@ -263,11 +263,11 @@ def test_one_that_is_not_finite_counts_as_damaged(tmp_path: Path) -> None:
 
 def test_the_newest_good_one_is_loaded(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
-    older, newer = folder.save(9, example(1)), folder.save(10, example(2))
-    assert_same(folder.load_latest(), example(2))
+    older, newer = folder.save(9, example(1, 9)), folder.save(10, example(2, 10))
+    assert_same(folder.load_latest(), example(2, 10))
     assert folder.damaged == []
     newer.write_bytes(newer.read_bytes()[:-1])
-    assert_same(folder.load_latest(), example(1))
+    assert_same(folder.load_latest(), example(1, 9))
     assert len(folder.damaged) == 1
     assert newer.name in folder.damaged[0]
     older.write_bytes(b"")

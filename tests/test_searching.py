@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -23,14 +22,9 @@ from ressl.runs import Run
 from ressl.searching import draw_sheet, nearest_exact, nearest_indexed, search
 
 
-@pytest.fixture
-def random_features(tmp_path: Path) -> Path:
-    """1,000 rows around 20 centres, one of them zero, two of them equal."""
-    draw = np.random.default_rng(0)
-    rows = draw.normal(size=(20, 16)).repeat(50, 0) + 0.5 * draw.normal(size=(1000, 16))
-    rows[17], rows[500] = 0, rows[400]
-    np.save(tmp_path / "r.npy", rows.astype(np.float32))
-    return tmp_path / "r.npy"
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESSL_CACHE", str(tmp_path / "cache"))
 
 
 def test_exact_search_is_brute_force(random_features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,53 +39,6 @@ def test_exact_search_is_brute_force(random_features: Path, monkeypatch: pytest.
         np.testing.assert_allclose(cosine[found], cosine[expected], atol=1e-6)  # but for the order of equals
     assert list(nearest_exact(file, rows[400].astype(np.float32), 2)[0]) == [400, 500]
     assert len(nearest_exact(file, rows[0].astype(np.float32), 5000)[0]) == 1000
-
-
-def test_the_index_finds_what_the_exact_search_finds(random_features: Path) -> None:
-    pytest.importorskip("usearch")
-    file, said = open_features(random_features), list[str]()
-    shared = 0
-    queries = np.random.default_rng(2).normal(size=(20, 16)).astype(np.float32)
-    for query in queries:
-        exact, cosines = nearest_exact(file, query, 10)
-        found, values = nearest_indexed(file, query, 10, said.append)
-        shared += len(set(exact) & set(found))
-        assert (np.diff(values) <= 0).all()
-        np.testing.assert_allclose(values[0], cosines[0], atol=1e-5)
-    assert shared >= 0.95 * 200
-    assert len(said) == 1  # made once, then loaded
-    index = random_features.with_name("r.npy.usearch")
-    index.write_bytes(index.read_bytes()[:100])  # damaged: made again
-    assert len(nearest_indexed(file, queries[0], 10, said.append)[0]) == 10
-    assert len(said) == 2
-
-
-def test_the_index_loses_no_row_to_its_threads(random_features: Path) -> None:
-    index = pytest.importorskip("usearch.index").Index(ndim=16, metric="cos", dtype="f32")
-    rows = np.load(random_features)
-    index.add(np.arange(1000), rows, threads=16)
-    searching.add_lost(index, open_features(random_features))
-    found = (index.search(rows, 10).keys == np.arange(1000)[:, None]).any(1)
-    assert len(index) == 1000
-    assert found.sum() >= 999  # a row of zeros has no neighbour
-
-
-@pytest.mark.parametrize("later", [True, False])
-def test_an_index_of_other_features_is_made_again(random_features: Path, later: bool) -> None:
-    """As many rows, and older or newer than the index: a file put in another's place brings its own time."""
-    pytest.importorskip("usearch")
-    rows, said = np.load(random_features), list[str]()
-    nearest = lambda: nearest_indexed(open_features(random_features), rows[400], 2, said.append)[0].tolist()
-    assert nearest() == nearest() == [400, 500]
-    np.save(random_features, rows[::-1].copy())
-    index = random_features.with_name("r.npy.usearch")
-    os.utime(random_features, ns=(index.stat().st_mtime_ns + (10**9 if later else -(10**9)),) * 2)
-    assert nearest() == [499, 599]
-    assert nearest() == [499, 599]
-    assert len(said) == 2
-    index.with_name("r.npy.usearch.json").write_text("{")
-    assert nearest() == [499, 599]
-    assert len(said) == 3
 
 
 @pytest.mark.parametrize("ending", [".npy", ".parquet"])

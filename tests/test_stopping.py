@@ -31,9 +31,11 @@ log.write_text("".join(row + chr(10) for row in rows))
 for step in range(kept + 1, 21):
     with log.open("a") as file:
         file.write(json.dumps({"step": step, "epoch": step, "loss": 1 / step}) + chr(10))
+    if step == {0: 12, 7: 18}.get(kept):  # so that who ends it is not too late on a busy machine
+        time.sleep(60)
     if step % 7 == 0:
         (out / "checkpoints" / f"step-{step:08d}.safetensors").touch()
-    time.sleep(0.08)
+    time.sleep(0.03)
 """
 
 

@@ -34,6 +34,7 @@ _HEADER_LIMIT = 8 << 20  # bytes; a ResNet-50's header has 0.1 MB, and a hostile
 _NAME = re.compile(r"step-(\d{8,18})\.safetensors")
 _WARN_BELOW = 3  # times a checkpoint's size left on the disk
 _LEARNED = ("method.", "optimiser.")  # the tensors that must be finite; logs may be what they are
+_ROW = ("step", "epoch", "images_per_second")  # what a row of metrics.jsonl says besides the logs
 _USUAL = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -95,7 +96,7 @@ class Checkpoint:
         ring = self.tensors.get("engine.ring")
         if (
             (type(step) is int and type(drained) is int and 0 <= drained <= step <= total_steps)
-            and (isinstance(logs, list) and all(isinstance(name, str) for name in logs))
+            and (isinstance(logs, list) and _are_names(logs))
             and (ring is not None and ring.ndim == 2 and len(ring) > 0 and ring.is_floating_point())
             and (ring.shape[1] == 0 or (ring.shape[1] == len(logs) and {"loss", "lr"} <= set(logs)))
         ):
@@ -106,6 +107,13 @@ class Checkpoint:
     def size(self) -> int:
         """Bytes on disk, to within the header."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values()) + (256 << 10)
+
+
+def _are_names(logs: list[Any]) -> bool:
+    """Whether rows can be written with them: texts, none twice, none of those that every row has."""
+    if not all(isinstance(name, str) and name.isprintable() for name in logs):
+        return False
+    return len({*logs, *_ROW}) == len(logs) + len(_ROW)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -185,6 +193,11 @@ def _first(error: Exception) -> str:
     return printable(str(error) or type(error).__name__)[:200]
 
 
+def _step(path: Path) -> int:
+    """As the file's name says."""
+    return int(path.stem.removeprefix("step-"))
+
+
 class CheckpointFolder:
     """``step-00000123.safetensors`` files: the newest good one counts, the last few are kept."""
 
@@ -196,11 +209,9 @@ class CheckpointFolder:
     def paths(self) -> list[Path]:
         """Oldest first."""
         try:
-            found = {path: _NAME.fullmatch(path.name) for path in self.folder.iterdir()}
+            return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), key=_step)
         except OSError:
             return []
-        steps = {path: int(match.group(1)) for path, match in found.items() if match}
-        return sorted(steps, key=steps.__getitem__)
 
     @property
     def last_step(self) -> int | None:
@@ -229,7 +240,7 @@ class CheckpointFolder:
         for old in [*self._useless, *[p for p in self.paths() if p not in self._useless][:-KEEP]]:
             with contextlib.suppress(OSError):
                 old.unlink(missing_ok=True)
-        self._useless = []
+        self._useless = [old for old in self._useless if os.path.lexists(old)]  # a folder, say
         sweep(self.folder)
         return path
 
@@ -251,10 +262,15 @@ class CheckpointFolder:
         for path in reversed(self.paths()):
             try:
                 found = load(path)
+                if found.facts["step"] != _step(path):  # as the newest by name it would hide every later one
+                    step = found.facts["step"]
+                    raise DamagedCheckpoint(f"the checkpoint {path} is of step {step}, not of that in its name")
                 if name := found.spoilt():  # nothing good can come of it
                     raise DamagedCheckpoint(f"the checkpoint {path} is damaged: its {printable(name)} is not finite")
                 return found
             except DamagedCheckpoint as error:
+                if not os.path.lexists(path):  # who trains has saved meanwhile, and let go of it
+                    return self.load_latest()
                 self.damaged.append(str(error))
                 self._useless.append(path)
         if self.damaged:

@@ -10,11 +10,11 @@ from ressl.engine.launchers import launch
 from ressl.engine.loop import RHYTHM, Rhythm
 from ressl.errors import ResslError
 from ressl.recipes import RECIPES, Recipe, get_recipe
+from ressl.recipes.recipe import LOOKING_ON
 from ressl.recipes.typed import plain
 from ressl.runs import Run
 
 LOG_LIMIT = 100_000  # steps between two log points: room is made for as many rows
-LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
 
 
 def restarted(out: str | Path | None, resume: bool, again: int) -> tuple[str | Path | None, bool]:

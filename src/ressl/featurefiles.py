@@ -201,13 +201,20 @@ class FeatureFile:
             for start in range(0, len(array), BLOCK):
                 yield start, np.asarray(array[start : start + BLOCK], dtype=np.float32)
             return
-        start = 0
-        for batch in _pyarrow().parquet.ParquetFile(self.path).iter_batches(BLOCK, columns=["embedding"]):
+        start, arrow = 0, _pyarrow()
+        batches = arrow.parquet.ParquetFile(self.path).iter_batches(BLOCK, columns=["embedding"])
+        while (batch := self._next(batches, arrow.ArrowException)) is not None:
             if batch.column(0).null_count:
                 raise ResslError(f"{shown(self.path)} has rows without an embedding; leave them out of the file")
             rows = np.asarray(batch.column(0).flatten(), dtype=np.float32).reshape(len(batch), self.dim)
             yield start, rows
             start += len(rows)
+
+    def _next(self, batches: Iterator[Any], trouble: type[Exception]) -> Any:
+        try:
+            return next(batches, None)
+        except (trouble, OSError, ValueError) as error:
+            raise ResslError(f"{shown(self.path)} is damaged: {shown(str(error))[:160]}; embed it again") from None
 
     def place(self, path: str) -> str:
         """A path of the time when the file was made, as seen from the folder of now; other names as they are."""
@@ -258,6 +265,7 @@ def _open_parquet(path: Path) -> FeatureFile:
     try:
         file = arrow.parquet.ParquetFile(path)
         kind = file.schema_arrow.field("embedding").type
+        file.schema_arrow.field("path")  # KeyError where there is none; its batches would have no column
         batches = file.iter_batches(BLOCK, columns=["path"])
         paths = Paths(str(name) for batch in batches for name in batch.column(0).to_pylist())
     except arrow.ArrowException as error:

@@ -59,7 +59,7 @@ def _small(value: object) -> bool:
 
 def _unborn(name: str) -> bool:
     """What is there of a run whose process was killed while it made the folder."""
-    return name == "run.json" or is_litter(name)
+    return name in ("run.json", LOCK) or is_litter(name)
 
 
 def build_method(recipe: Recipe, bn_groups: int | None = None) -> Method:
@@ -117,9 +117,11 @@ class Run:
         made = not run.path.exists()
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            sweep(run.path)
-            run.note(facts)
-            write_atomically(run.path / "recipe.json", recipe.to_json().encode())  # last: it makes the folder a run
+            with run.claimed():
+                cls.refuse_existing(path)  # again: another may have been as fast
+                sweep(run.path)
+                run.note(facts)
+                write_atomically(run.path / "recipe.json", recipe.to_json().encode())  # last: it makes the folder a run
         except OSError as error:
             if made:  # what is there of it is no run, and nobody's
                 shutil.rmtree(run.path, ignore_errors=True)
@@ -217,11 +219,29 @@ class Run:
             warnings.warn(f"{text}; using the one before", stacklevel=1)  # of one place: said once, however often asked
         return found
 
+    def refuse_alien(self, checkpoint: Checkpoint, recipe: Recipe) -> None:
+        """Raise where it is of another experiment: one of the same shapes would be taken for ours without a word."""
+        told = checkpoint.facts.get("recipe")
+        if told is None:  # made by hand
+            return
+        try:
+            stray = Recipe.from_json(json.dumps(told)).strays(recipe)
+        except ResslError:
+            raise ResslError(f"the checkpoint in {self.path} is of a recipe that makes no sense here") from None
+        if stray is not None:
+            key, theirs, ours = stray
+            raise ResslError(
+                f"the checkpoint in {self.path} is of another recipe: its {key} is {theirs!r}, not {ours!r}; bring "
+                "back the recipe.json or the checkpoints that belong together"
+            )
+
     def backbone(self) -> nn.Module:
         """The trained student backbone, in eval mode on the CPU."""
-        method = build_method(self.recipe)
+        recipe, checkpoint = self.recipe, self.checkpoint()
+        self.refuse_alien(checkpoint, recipe)
+        method = build_method(recipe)
         try:
-            method.load_state_dict(self.checkpoint().part("method."))
+            method.load_state_dict(checkpoint.part("method."))
         except RuntimeError as error:
             raise ResslError(f"the checkpoint in {self.path} does not fit its recipe.json") from error
         return method.backbone.eval()

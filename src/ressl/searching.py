@@ -7,8 +7,11 @@ miss a neighbour now and then. ``index="exact"`` compares every row whatever the
 
 from __future__ import annotations
 
+import contextlib
+import hmac
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,15 +22,17 @@ from PIL import Image
 
 from ressl.data.base import Source
 from ressl.data.decode import BrokenImage, Picture, shown
+from ressl.data.index import cache_folder
 from ressl.embedding import Embeddings, embed
 from ressl.encoder import Encoder, Images, Model, open_images
 from ressl.errors import ResslError, unknown
 from ressl.featurefiles import FeatureFile, Floats, open_features
-from ressl.files import read_json, stamp, write_atomically
+from ressl.files import open_regular, read_bytes, read_json, stamp, write_atomically
 from ressl.report.contact import contact_sheet
 
 INDEXES = ("auto", "exact", "usearch")
 EXACT_LIMIT = 500_000  # rows
+LOOKS = 4  # at most, for rows that an index has lost
 
 
 class Found(NamedTuple):
@@ -146,7 +151,7 @@ def _open_index(file: FeatureFile, message: Callable[[str], None]) -> Any:
     path = file.path.with_name(file.path.name + ".usearch")
     note, made_of = path.with_name(path.name + ".json"), stamp(file.path)
     index = Index(ndim=file.dim, metric="cos", dtype="f32")
-    if path.is_file() and _noted(note) == made_of:
+    if (noted := _noted(note)) is not None and noted == [made_of, _seal(path)]:
         try:
             index.load(str(path))
             if len(index) == len(file) and index.ndim == file.dim:
@@ -164,7 +169,7 @@ def _open_index(file: FeatureFile, message: Callable[[str], None]) -> Any:
         note.unlink(missing_ok=True)  # first: between the two files an index belongs to nothing
         index.save(str(temporary))
         os.replace(temporary, path)
-        write_atomically(note, (json.dumps(made_of) + "\n").encode())
+        write_atomically(note, (json.dumps([made_of, _seal(path)]) + "\n").encode())
     except OSError as error:
         raise ResslError(f"cannot write {shown(path)}: {error.strerror}; use --index exact") from error
     return index
@@ -174,15 +179,53 @@ def add_lost(index: Any, file: FeatureFile) -> None:
     """Put in again, one by one, every row that does not find itself.
 
     Threads that add to the graph at once overwrite links of one another now and then (1 to 40 rows in 1,000, by the
-    number of threads), and a row to which no link leads is never found.
+    number of threads), and a row to which no link leads is never found. To put one in may cost another its only link
+    (in 1 index of 400), so it is looked again, until all are there or only those that no look can find, as zeros.
     """
-    for start, block in file.blocks():
-        keys = np.arange(start, start + len(block))
-        found = index.search(block, min(10, len(file))).keys  # several: of equal rows any may come first
-        lost = ~(found == keys[:, None]).any(1)
-        if lost.any():
-            index.remove(keys[lost])
-            index.add(keys[lost], block[lost], threads=1)
+    before = -1
+    for _ in range(LOOKS):
+        again = 0
+        for start, block in file.blocks():
+            keys = np.arange(start, start + len(block))
+            found = index.search(block, min(10, len(file))).keys  # several: of equal rows any may come first
+            lost = ~(found == keys[:, None]).any(1)
+            if lost.any():
+                again += int(lost.sum())
+                index.remove(keys[lost])
+                index.add(keys[lost], block[lost], threads=1)
+        if again in (0, before):
+            return
+        before = again
+
+
+def _seal(path: Path) -> str | None:
+    """A checksum of an index that nobody else can make; None where there is no file.
+
+    The library that reads an index trusts every number in it: a damaged one ends the process, and one made to hurt
+    could do anything. So none is opened but as we wrote it; any other is made again.
+    """
+    try:
+        with open_regular(path) as file:
+            seal = hmac.new(_key(), digestmod="sha256")
+            while piece := file.read(1 << 24):
+                seal.update(piece)
+            return seal.hexdigest()
+    except OSError:
+        return None
+
+
+def _key() -> bytes:
+    """32 bytes that this user alone knows. Where they cannot be kept, an index serves once."""
+    place, made = cache_folder() / "key", secrets.token_bytes(32)
+    with contextlib.suppress(OSError):
+        if len(found := read_bytes(place)) == len(made):
+            return found
+        place.unlink()
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(made)
+    return made
 
 
 def _noted(path: Path) -> Any:

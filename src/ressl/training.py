@@ -83,11 +83,10 @@ def train(
     if resume and team.leads:
         for folder in (run.path, run.checkpoints.folder):  # a finished run will not save again, and sweep there
             sweep(folder)
-    records = Records(run.path, facts.get("step", 0), facts.get("rows")) if team.leads else None
     loop = Loop(
         step,
         epochs=recipe.epochs,
-        records=records,
+        records=None,
         checkpoints=run.checkpoints,
         facts={"recipe": plain(recipe), "pictures": loader.samples, **_as_it_runs(settings, step, facts)},
         display=display,
@@ -98,6 +97,7 @@ def train(
         team=team,
     )
     if checkpoint is not None:
+        run.refuse_alien(checkpoint, recipe)
         if (before := facts.get("pictures", loader.samples)) != loader.samples:
             raise ResslError(
                 f"the run {run.path} began with {before} pictures, now there are {loader.samples:,}; "
@@ -105,6 +105,8 @@ def train(
             )
         loop.restore(checkpoint)
         display.message(f"resumed after step {step.done} of {step.total_steps}")
+    # Not before: it takes back rows, and what is not of this run must not.
+    loop.records = records = Records(run.path, facts.get("step", 0), facts.get("rows")) if team.leads else None
     start, earlier = time.monotonic(), max(run.facts.get("seconds", 0.0), _logged_seconds(run, step.done, recipe))
     try:
         loop.run()

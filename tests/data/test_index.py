@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +76,35 @@ def test_a_list_made_elsewhere_leads_to_the_files_from_here(
     assert len(walked) == 2
 
 
+HOSTILE: dict[str, dict[str, Any]] = {
+    "deep": {"about": b"[" * 100_000},
+    "folders": {"folders": 5},
+    "names": {"folders": [5, 6, 7]},
+    "numbers": {"first": np.zeros(12)},
+    "beyond": {"first": np.full(12, -2, np.int32)},
+    "square": {"first": np.zeros((12, 12), np.int32)},
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_list_is_made_anew(walked: list[str], make_folder: Callable[..., Path], kind: str) -> None:
+    root = make_folder(12)
+    good = open_source("folder", "train", root)
+    with np.load(where := cache_file(str(root))) as held:
+        arrays = dict(held)
+    about = json.loads(arrays["about"].tobytes())
+    for key, value in HOSTILE[kind].items():
+        if key in about:
+            value, key = json.dumps(about | {key: value}).encode(), "about"
+        arrays[key] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+    np.savez(where, **arrays)
+    again = open_source("folder", "train", root)
+    assert len(walked) == 2
+    assert again.labels is not None
+    assert good.labels is not None
+    assert again.labels.equal(good.labels)
+
+
 @pytest.mark.parametrize("harm", ["cut", "flip", "empty", "other"])
 def test_a_damaged_list_is_made_anew(walked: list[str], make_folder: Callable[..., Path], harm: str) -> None:
     root = make_folder(12)
@@ -121,8 +152,8 @@ def test_a_million_files_are_found_in_seconds(tmp_path: Path, monkeypatch: pytes
     first = np.repeat(np.arange(1000, dtype=np.int32), 1300)
     made = Listing(paths, first, [os.path.basename(folder) for folder in visited])
     index._save(cache_file(str(root)), str(root), made, [str(root), *visited])
-    start = time.monotonic()
+    start = time.process_time()  # others may keep the cores busy
     found = listing(str(root), lambda *_: pytest.fail("walked"))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert len(found.paths) == 1_300_000
     assert (found.paths[0], found.paths[-1]) == (f"{visited[0]}/00000000.JPEG", f"{visited[-1]}/00001299.JPEG")

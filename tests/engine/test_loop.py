@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,6 +144,28 @@ def test_a_slow_disk_is_not_written_to_after_every_epoch(tmp_path: Path, tiny: C
     assert seen == [4, 16]
 
 
+def test_who_does_not_write_looks_as_seldom_as_who_does(
+    tmp_path: Path, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in so many minutes, not after every step from then on: each look waits for the device."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("ressl.engine.loop.time", clock)
+    rhythm = Rhythm(log_steps=1, checkpoint_minutes=5.0, checkpoint_epochs=100)
+    loop = build(tmp_path, Counter(), tiny(), rhythm=rhythm)
+    loop.team = SimpleNamespace(world=1, leads=False, rhythm=1)  # type: ignore[assignment]
+    looks, advance, look = list[int](), loop.step.advance, loop._refuse_spoilt
+
+    def minute(batch: Any = None) -> None:
+        clock.now += 70.0
+        advance(batch)
+
+    monkeypatch.setattr(loop.step, "advance", minute)
+    monkeypatch.setattr(loop, "_refuse_spoilt", lambda learned: (looks.append(loop.step.done), look(learned))[1])
+    loop.run()
+    assert looks == [5, 10, 12]  # the last comes whatever the time
+    assert saved(tmp_path) == []
+
+
 @pytest.mark.parametrize("bad", [0, 1, 5, 11])
 def test_a_step_that_is_not_finite_stops_the_run_and_is_named(
     tmp_path: Path, tiny: Callable[..., Recipe], bad: int
@@ -187,6 +210,27 @@ def test_a_signal_finishes_the_step_saves_and_leaves(
         build(tmp_path, Counter(), tiny(), display=display, rhythm=rhythm).run()
     assert (caught.value.step, caught.value.exit_code) == (6, 128 + signum)
     assert saved(tmp_path)[-1] == 6
+
+
+def test_a_signal_in_the_last_moment_of_a_first_step_leaves_no_evaluation_out(
+    tmp_path: Path, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step is counted, but not that it ended an epoch: what is saved then would never be evaluated."""
+    rhythm = Rhythm(log_steps=1, checkpoint_minutes=NEVER, checkpoint_steps=PER_EPOCH - 1)
+    build(tmp_path, Counter(), tiny(), epochs=1, rhythm=rhythm).run()
+    CheckpointFolder(tmp_path / "checkpoints").paths()[-1].unlink()  # as if killed before the last step
+    evaluated: list[int] = []
+    loop = build(tmp_path, Counter(), tiny(), epochs=1, evaluate=lambda: evaluated.append(1) or {})
+    loop.restore(loop.checkpoints.load_latest())
+    advance = loop.step.advance
+    monkeypatch.setattr(loop.step, "advance", lambda batch=None: (advance(batch), signal.raise_signal(signal.SIGTERM)))
+    with pytest.raises(Interrupted):
+        loop.run()
+    again = build(tmp_path, Counter(), tiny(), epochs=1, evaluate=lambda: evaluated.append(1) or {})
+    again.restore(again.checkpoints.load_latest())
+    again.run()
+    assert evaluated == [1]
+    assert saved(tmp_path)[-1] == PER_EPOCH
 
 
 @pytest.mark.parametrize("during", ["step", "evaluation"])

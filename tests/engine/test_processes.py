@@ -66,6 +66,20 @@ def test_variables_that_are_no_numbers_are_named() -> None:
         place_in({"RANK": "first", "WORLD_SIZE": "2"})
 
 
+@pytest.mark.parametrize(
+    ("rank", "world", "port"),
+    [("3", "2", "29500"), ("-1", "2", "29500"), ("0", "0", "29500"), ("0", "-2", "29500"), ("0", "2", "99999"),
+     ("0", "2", "-1"), ("0", "2", "0"), ("0", "9" * 20, "29500")],
+)  # fmt: skip
+def test_variables_that_make_no_sense_are_said_at_once(rank: str, world: str, port: str) -> None:
+    """Left over in a shell, they had the process wait for ten minutes."""
+    names = ("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")
+    for mine, size in names[: 1 + (int(world) > 1)]:
+        with pytest.raises(ResslError, match=f"rank {rank} of {world} processes that meet at port {port}"):
+            place_in({mine: rank, size: world, "MASTER_PORT": port, "SLURM_STEP_ID": "0"})
+    assert place_in({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "0"}) is not None
+
+
 @pytest.mark.parametrize(("groups", "world", "each"), [(8, 1, 8), (8, 2, 4), (8, 8, 1), (1, 4, 1), (4, 8, 1)])
 def test_groups_are_shared(groups: int, world: int, each: int) -> None:
     assert groups_here(groups, world) == each
@@ -168,6 +182,13 @@ def test_a_neighbour_that_stopped_is_ended(left: list[str]) -> None:
     assert neighbour.wait(5) == -9
 
 
+def test_a_neighbour_that_stopped_before_its_first_sign_is_noticed(left: list[str]) -> None:
+    guard = watch.Watch(Store(), 0, 2, limit=0.5)
+    wait_for(left)
+    guard.close()
+    assert "process 1 of this job has shown no sign of life for 0.5 s" in left[0]
+
+
 def test_a_store_that_no_longer_answers_is_noticed(left: list[str]) -> None:
     class Silent(Store):
         def check(self, keys: list[str]) -> bool:
@@ -181,8 +202,8 @@ def test_a_store_that_no_longer_answers_is_noticed(left: list[str]) -> None:
 
 def test_signs_of_life_keep_everyone_calm(left: list[str]) -> None:
     store = Store()
-    guards = [watch.Watch(store, rank, 2, limit=0.5) for rank in range(2)]
-    time.sleep(1.2)
+    guards = [watch.Watch(store, rank, 2, limit=2.0) for rank in range(2)]  # 40 signs: a busy machine may skip some
+    time.sleep(2.5)
     for guard in guards:
         guard.close()
     assert not left

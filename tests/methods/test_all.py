@@ -146,7 +146,9 @@ def test_seed_passes_over_a_damaged_checkpoint_of_its_teacher(make_run: Callable
     """One flipped bit in a weight is noticed; the checkpoint before is used and the damaged one named."""
     run = make_run("flipped", output_dim=12, epochs=2)
     older = run.checkpoint()
-    newer = run.checkpoints.save(10**6, Checkpoint({n: t + 1 for n, t in older.tensors.items()}, older.facts))
+    newer = run.checkpoints.save(
+        10**6, Checkpoint({n: t + 1 for n, t in older.tensors.items()}, older.facts | {"step": 10**6})
+    )
     data = bytearray(newer.read_bytes())
     data[-9] ^= 4
     newer.write_bytes(data)

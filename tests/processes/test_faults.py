@@ -53,7 +53,9 @@ def job(arguments: list[str], restarts: int = 2, **variables: str) -> Iterator[s
     process = subprocess.Popen(
         [*(sys.executable, "-m", "ressl", "launch", "--processes", "2", "--max-restarts", str(restarts)),
          "--", *arguments],
-        env=os.environ | variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        # A thread each, whatever the tests themselves were given: threads that wait for a core do so by spinning.
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | variables, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
         yield process
@@ -163,6 +165,26 @@ def test_a_stopped_process_ends_the_job(place: Path) -> None:
         before = logged(out)
         until(lambda: logged(out) > before + 10, process)  # with restarts left: it goes on
         assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_who_waits_for_the_others_to_come_leaves_at_once(signum: signal.Signals, place: Path) -> None:
+    """In a wait of ten minutes that no handler of Python's breaks off."""
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ressl", *words(place, place / "alone-here")],
+        env=os.environ | variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        until(lambda: "ressl rank 1" in Path(f"/proc/{process.pid}/comm").read_text(), process)
+        time.sleep(0.5)
+        process.send_signal(signum)
+        said = process.communicate(timeout=30)[0]
+    finally:
+        process.kill()
+    assert process.returncode in (-signum, 128 + signum), said
+    assert "Traceback" not in said
+    assert not (place / "alone-here").exists()
 
 
 FAILING = """

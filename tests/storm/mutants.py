@@ -122,6 +122,12 @@ def _spoilt(put: Callable[..., None]) -> None:
     put(Checkpoint, "spoilt", lambda self: None)
 
 
+def _alien(put: Callable[..., None]) -> None:
+    from ressl.runs import Run
+
+    put(Run, "refuse_alien", lambda *args: None)
+
+
 def _at_once(put: Callable[..., None]) -> None:
     from ressl.engine.signals import StopRequest
 
@@ -181,6 +187,7 @@ MUTANTS: dict[str, tuple[Callable[..., None], str, str]] = {
     "skip": (_skip, "teacher, queue and record not told of a bad step", "test_nonfinite.py"),
     "flag": (_flag, "teacher and queue deaf to the flag", "test_nonfinite.py"),
     "spoilt": (_spoilt, "weights and statistics not looked at in checkpoints", "test_nonfinite.py"),
+    "alien": (_alien, "checkpoints of other experiments taken", "test_alien.py"),
     "leave": (_at_once, "signals noted but not obeyed", "test_phases.py"),
     "worker": (_workers, "a lost worker not recognised", "test_workers.py"),
     "unpickler": (_unpickler, "CIFAR's pickles read by the ordinary unpickler", "test_hostile.py"),

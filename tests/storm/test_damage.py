@@ -109,7 +109,7 @@ def mutate(data: bytes, moments: random.Random) -> bytes:
 
 
 def restore_many(where: str, part: int, total: int) -> int:
-    """Load every one, and put what loads into a real run."""
+    """Load every one, put what loads into a real run, and train on."""
     moments, path = draw("hostile", part), Path(where) / "step-00000004.safetensors"
     loop, data = loop_of(Path(where))
     pages = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -120,7 +120,12 @@ def restore_many(where: str, part: int, total: int) -> int:
         path.write_bytes(mutate(data, moments))
         said = None
         try:
+            loop.step.first_bad.fill_(-1)
             loop.restore(load(path))
+            if loop.step.done < loop.step.total_steps:
+                loop.step.advance(None)
+                loop.log()
+                loop.save()
         except ResslError as error:
             said = str(error)
         except BaseException as error:
@@ -155,3 +160,40 @@ def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "step-evil.safetensors").write_bytes(b"x")
     assert folder.load_latest().facts["step"] == 1
     assert len(folder.damaged) == 5
+
+
+def test_one_that_cannot_be_removed_does_not_count_among_those_kept(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save(1, Checkpoint({}, {"step": 1}))
+    (tmp_path / "step-00000009.safetensors").mkdir()
+    for step in (2, 3, 4):
+        assert folder.load_latest().facts["step"] == step - 1
+        folder.save(step, Checkpoint({}, {"step": step}))
+    folder.save(5, Checkpoint({}, {"step": 5}))
+    assert [int(p.stem[5:]) for p in folder.paths()] == [4, 5, 9]
+
+
+def test_one_by_a_later_name_does_not_hide_those_that_come(tmp_path: Path) -> None:
+    """A copy by another name: as the newest it would be the place to go on from for ever."""
+    folder = CheckpointFolder(tmp_path)
+    folder.save(1, Checkpoint({}, {"step": 1}))
+    folder.save(2, Checkpoint({}, {"step": 2})).rename(tmp_path / "step-00000099.safetensors")
+    assert folder.load_latest().facts["step"] == 1
+    assert [said.split("safetensors ")[1] for said in folder.damaged] == ["is of step 2, not of that in its name"]
+
+
+def test_who_reads_while_another_trains_finds_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both that were listed are gone by the time they are opened: two saves came between."""
+    trains, reads, real = CheckpointFolder(tmp_path), CheckpointFolder(tmp_path), module.load
+    for step in (1, 2):
+        trains.save(step, Checkpoint({}, {"step": step}))
+
+    def late(path: Path) -> Checkpoint:
+        monkeypatch.setattr(module, "load", real)
+        for step in (3, 4):
+            trains.save(step, Checkpoint({}, {"step": step}))
+        return real(path)
+
+    monkeypatch.setattr(module, "load", late)
+    assert reads.load_latest().facts["step"] == 4
+    assert not reads.damaged

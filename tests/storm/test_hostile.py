@@ -183,7 +183,8 @@ def test_strings_stay_strings(number: int, tmp_path: Path, monkeypatch: pytest.M
     recipe = get_recipe("demo").replace(**TINY)
     tensors = {f"method.{k}": v for k, v in build_method(recipe).state_dict().items()}
     run = Run.create(tmp_path / "run", recipe, {"data": text})
-    facts = {"step": 1, "drained": 0, "logs": [text], "recipe": {"name": text}, text: text, "pictures": text}
+    made_by = json.loads(recipe.to_json()) | {"name": text, "summary": text}
+    facts = {"step": 1, "drained": 0, "logs": [text], "recipe": made_by, text: text, "pictures": text}
     CheckpointFolder(run.path / "checkpoints").save(1, Checkpoint(tensors | {"engine.ring": torch.zeros(1, 1)}, facts))
     ressl.load("run")
     attempt("pretrain", "--resume", "--out", "run", "--device", "cpu")

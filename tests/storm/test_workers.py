@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -47,7 +48,12 @@ class Reaper:
             plain(step, batch)
             if step.done == self.step:
                 show_shared()
-                os.kill(workers()[self.which], self.signum)
+                os.kill(victim := workers()[self.which], self.signum)
+                deadline = time.monotonic() + 60
+                while (
+                    runs(victim) and time.monotonic() < deadline
+                ):  # on a busy machine the run may be over before it is
+                    time.sleep(0.05)
                 time.sleep(0.2)
 
         TrainStep.advance = advance  # type: ignore[method-assign]
@@ -55,6 +61,12 @@ class Reaper:
 
 def workers() -> list[int]:
     return sorted(int(x) for x in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def runs(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def stream(out: str, photos: str, recipe: str, count: int, before: Any) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import zipfile
 from collections.abc import Sequence
@@ -157,11 +158,14 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def check_header(path: Path) -> None:
-    """Raise ValueError where an .npy's header is too long; numpy would take all of it into memory to find that out."""
+    """Raise ValueError where an .npy's header is too long or lies; numpy would take all of it into memory to find the
+    one out, and ends in as many ways as there are lies on the other."""
     with open_regular(path) as file:
         if file.read(6) == np.lib.format.MAGIC_PREFIX:
             file.seek(0)
-            _header(file)
+            found, size = _declared(file), os.fstat(file.fileno()).st_size
+            if not found.dtype.hasobject and found.end + found.bytes > size:
+                raise ValueError(f"it claims {found.end + found.bytes:,} bytes and has {size:,}")
 
 
 def _header(file: IO[bytes]) -> IO[bytes]:
@@ -190,7 +194,13 @@ def _declared(file: IO[bytes]) -> _Declared:
     header = _header(file)
     version = np.lib.format.read_magic(header)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return _Declared(*read(header), header.tell())
+    try:
+        found = _Declared(*read(header), header.tell())
+    except Exception as error:  # it is parsed as Python, which a hostile one can drive to any end
+        raise ValueError(str(error)) from None
+    if any(type(n) is not int or n < 0 for n in found.shape):  # numpy lets True pass, and -1
+        raise ValueError(f"its shape {found.shape} is none")
+    return found
 
 
 def _mapped(path: Path, key: str) -> NDArray[np.generic] | None:
@@ -232,6 +242,11 @@ def _member(path: Path, key: str, size: int) -> NDArray[np.generic]:
 def _pictures(array: NDArray[np.generic], path: Path) -> Tensor:
     """N x 3 x H x W uint8, without a copy where the file already holds bytes."""
     found = _arranged(array, path)
+    if found.dtype.kind == "f" and found.size > ram() // 2:  # bytes stay in the file, but floats are converted
+        size = f"{found.size / 1e9:,.1f} GB, more than half of the memory here"
+        raise ResslError(
+            f"the floats in {shown(path)} take {size}, as bytes; save them as uint8, which stay in the file."
+        )
     return torch.from_numpy(_to_bytes(found, path) if found.dtype.kind == "f" else found).expand(-1, 3, -1, -1)
 
 

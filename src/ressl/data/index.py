@@ -12,7 +12,6 @@ import json
 import os
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -107,7 +106,8 @@ def _load(where: Path, root: str) -> Listing | None:
                 return None
             paths = Paths.of_arrays(held["bytes"], held["ends"])
             first, folders = held["first"], about["folders"]
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+            whole = first.shape == (len(paths),) and ((first >= -1) & (first < len(folders))).all()
+            whole = whole and first.dtype == np.int32 and all(isinstance(folder, str) for folder in folders)
+            return Listing(paths, first, folders) if whole else None
+    except Exception:  # a damaged one can raise anything, and is only made again
         return None
-    whole = len(first) == len(paths) and (first < len(folders)).all()
-    return Listing(paths, first, folders) if whole else None

@@ -26,29 +26,41 @@ class Place:
 
 def place_in(environment: dict[str, str]) -> Place | None:
     """Where this process stands, from torchrun's variables or else from SLURM's; None when it is alone."""
-    get = environment.get
     try:
-        if "RANK" in environment and "WORLD_SIZE" in environment:
-            return Place(
-                int(environment["RANK"]),
-                int(environment["WORLD_SIZE"]),
-                int(get("LOCAL_RANK", "0")),
-                get("MASTER_ADDR", "127.0.0.1"),
-                int(get("MASTER_PORT", "29500")),
-            )
-        # One task may be a plain `srun ressl ...`; and a shell inside an allocation has the size but no step.
-        if int(get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
-            return Place(
-                int(environment["SLURM_PROCID"]),
-                int(environment["SLURM_NTASKS"]),
-                int(get("SLURM_LOCALID", "0")),
-                get("MASTER_ADDR") or _first_host(get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST", "")),
-                int(get("MASTER_PORT") or 20000 + int(get("SLURM_JOB_ID", "0")) % 20000),
-            )
+        place = _told(environment)
     except ValueError as error:
         raise ResslError(
             f"the launcher's variables (RANK, WORLD_SIZE, SLURM_PROCID ...) are no numbers: {error}"
         ) from None
+    if place is not None and not (
+        0 <= place.rank < place.world < 2**31 and (place.world == 1 or 0 < place.port < 2**16)
+    ):
+        raise ResslError(
+            f"the launcher's variables make no sense: rank {place.rank} of {place.world} processes that meet at port "
+            f"{place.port}; were they left over in this shell? (RANK, WORLD_SIZE, MASTER_PORT, SLURM_PROCID ...)"
+        )
+    return place
+
+
+def _told(environment: dict[str, str]) -> Place | None:
+    get = environment.get
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return Place(
+            int(environment["RANK"]),
+            int(environment["WORLD_SIZE"]),
+            int(get("LOCAL_RANK", "0")),
+            get("MASTER_ADDR", "127.0.0.1"),
+            int(get("MASTER_PORT", "29500")),
+        )
+    # One task may be a plain `srun ressl ...`; and a shell inside an allocation has the size but no step.
+    if int(get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
+        return Place(
+            int(environment["SLURM_PROCID"]),
+            int(environment["SLURM_NTASKS"]),
+            int(get("SLURM_LOCALID", "0")),
+            get("MASTER_ADDR") or _first_host(get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST", "")),
+            int(get("MASTER_PORT") or 20000 + int(get("SLURM_JOB_ID", "0")) % 20000),
+        )
     return None
 
 
@@ -61,7 +73,7 @@ def _first_host(nodes: str) -> str:
 def restarts() -> int:
     """How often the launcher has started this job again."""
     count = os.environ.get("TORCHELASTIC_RESTART_COUNT") or os.environ.get("SLURM_RESTART_COUNT") or "0"
-    return int(count) if count.isdigit() else 0
+    return int(count) if count.isascii() and count.isdigit() else 0
 
 
 def restarting() -> bool:

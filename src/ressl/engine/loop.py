@@ -87,7 +87,7 @@ class Loop:
             with contextlib.suppress(Leave):  # raised between two steps, or in the process's first
                 self._run(stop)
                 finished = True
-            if self._saved_step != self.step.done:
+            if self._moved and self._saved_step != self.step.done:  # what was left in its first step counts for nothing
                 self.save()
             self._writer.finish()
             if not finished and stop.signum is not None:
@@ -229,6 +229,7 @@ class Loop:
         self._refuse_spoilt(tensors)
         self._saved_step = step.done
         if not self.team.leads:
+            self._saved_at = start  # or every step from now on would be looked at
             return
         tensors |= {f"random.{name}": state for name, state in random_states(step.device).items()}
         tensors["engine.ring"] = step.ring
@@ -269,7 +270,7 @@ class Loop:
         reached = place.step % per_epoch == 0 and (place.step > 0 or self.epochs == 0)
         self._owed = reached and checkpoint.facts.get("owed", False) is True
         step.names = place.logs
-        step.fill_ring(checkpoint.tensors["engine.ring"].to(step.device))
+        step.fill_ring(checkpoint.tensors["engine.ring"].to(step.ring))
         self._saved_step = self._logged_step = step.done
 
 

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ressl.checkpoints import Checkpoint
 from ressl.engine.launchers import Place, place_in, restarts
-from ressl.engine.signals import Interrupted
+from ressl.engine.signals import Interrupted, undefended
 from ressl.engine.watch import Watch, patience
 from ressl.errors import ResslError
 from ressl.nn.processes import all_rows
@@ -144,7 +144,8 @@ def joined(device: str = "auto") -> Iterator[Team]:
     local_rank = place.local_rank if place else 0
     if not dist.is_initialized():
         assert place is not None
-        watch = _meet(place, device)
+        with undefended():  # some may not come, which takes minutes to be sure of
+            watch = _meet(place, device)
     _current = Team(dist.get_rank(), dist.get_world_size(), local_rank, dist.new_group(backend="gloo", timeout=TIMEOUT))
     try:
         try:

@@ -97,6 +97,20 @@ class Terminated(BaseException):
 
 
 @contextmanager
+def undefended() -> Iterator[None]:
+    """Around a wait that no handler of Python's can break off: a signal ends the process there and then. Nothing may be
+    written yet."""
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        previous = {signum: signal.signal(signum, signal.SIG_DFL) for signum in SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+@contextmanager
 def tidy_exit() -> Iterator[None]:
     """Turn the signals (Ctrl-C apart, which Python itself turns) into :class:`Terminated`, so that clean-ups run."""
 

@@ -77,7 +77,7 @@ class Watch:
             if self._seen and not _lives(self._seen):
                 self._tell_gone()
                 self._leave(f"process {self.neighbour} of this job has died")
-            if self._seen and now - self._seen_at > self.limit:
+            if now - self._seen_at > self.limit:  # also of one that was stopped before its first
                 self._end_neighbour()
                 self._tell_gone()
                 self._leave(f"process {self.neighbour} of this job has shown no sign of life for {self.limit:g} s")

@@ -22,6 +22,8 @@ from ressl.recipes.baselines import PAPER, baseline
 from ressl.recipes.ranges import check_ranges
 from ressl.recipes.typed import build, convert, hints_of, plain
 
+LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -183,6 +185,22 @@ class Recipe:
         number = PAPER.get(method, {}).get(self.name)
         fields["paper"] = {} if number is None else {"linear": number}
         return dataclasses.replace(self, method=method, options=options, **fields)
+
+    def strays(self, other: Recipe) -> tuple[str, Any, Any] | None:
+        """The first field or option by which the other trains something else, and both its values.
+
+        Options that are texts do not count: they say where something lies, which may move, or how a network is built,
+        which its tensors tell.
+        """
+        mine, theirs = (plain(recipe) | recipe.numbers for recipe in (self, other))
+        fields = (key for key in mine if key not in (*LOOKING_ON, "name", "options"))
+        return next(((key, mine[key], theirs[key]) for key in fields if mine[key] != theirs.get(key)), None)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The method's options that are no texts, those left as they are by default included."""
+        usual = {name: default for name, (_, default) in method_options(self.method).items()}
+        return {name: value for name, value in (usual | dict(self.options)).items() if not isinstance(value, str)}
 
     def to_json(self) -> str:
         return json.dumps(plain(self), indent=2) + "\n"
