@@ -58,7 +58,10 @@ def _pixels(picture: Image.Image | np.ndarray | Tensor) -> Tensor:
 
 
 def _is_scaled(picture: Tensor) -> bool:
-    """Whether its values have one meaning: bytes, or floats in 0..1. Of 0.0 to 255.0 the features would be nonsense."""
+    """Whether its values have one meaning: bytes, or floats in 0..1. Of 0.0 to 255.0 the features would be nonsense.
+
+    With some room, for resizing by cubic curves leads a little beyond the ends.
+    """
     if picture.is_floating_point():
-        return bool(((picture >= 0) & (picture <= 1)).all())
+        return bool(((picture >= -0.25) & (picture <= 1.25)).all())
     return picture.dtype == torch.uint8
