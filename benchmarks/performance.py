@@ -191,8 +191,8 @@ def of_cpu(record: Record | None) -> Iterator[str]:
                  number(row["start_seconds"], 1)] for row in record["ways"]]  # fmt: skip
         where = f"{record['environment']['cpu']}, {record['environment']['cores']} cores"
         yield f"{where}. The first row is the plainest way. `auto` is eager, and compiled (channels last) where all"
-        yield f"pictures of a run have {LONG:,.0f} pixels and more: about a minute of compiling is then a fraction of"
-        yield "what it saves. Here kernels of earlier runs are used again."
+        yield f"pictures of a run have {LONG:,.0f} pixels and more: what compiling takes, if no kernels are kept of an"
+        yield "earlier run, is then a fraction of what it saves."
         yield from table(("way", "images/s", "times the first", "ready after, s"), rows)
 
 

@@ -30,7 +30,7 @@ from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
-LONG = 5e8  # pixels that a run on a CPU sees (the demo: 7e7): compiling, about a minute, is then a fraction of its gain
+LONG = 5e8  # pixels that a run on a CPU sees (the demo: 7e7): compiling, a minute at most, is then a part of its gain
 
 
 @dataclass(frozen=True)
