@@ -48,11 +48,11 @@ def mean_over_processes(x: Tensor) -> Tensor:
     return x / world()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Trade:
     """Which rows this process gives and gets when the global batch is dealt anew; each goes straight to its new place.
 
-    Not a tuple, into which the compiler would look: the counts differ from step to step, and it would begin anew.
+    Neither a tuple nor frozen: into those the compiler looks, and with every step's own counts it would begin anew.
     """
 
     outgoing: Tensor  # my rows, ordered by the process they go to
