@@ -217,8 +217,7 @@ class CheckpointFolder:
     def last_step(self) -> int | None:
         """The step of the newest one, good or not."""
         paths = self.paths()
-        match = _NAME.fullmatch(paths[-1].name) if paths else None
-        return int(match.group(1)) if match else None
+        return _step(paths[-1]) if paths else None
 
     @property
     def last(self) -> str:

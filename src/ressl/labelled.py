@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, Self, TypeVar
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from ressl import rng
 from ressl.data.base import ArraySource, Source
-from ressl.data.reading import SizesDiffer, read_all
+from ressl.data.reading import Progress, SizesDiffer, read_all
 from ressl.data.sources import open_source, splits
 from ressl.data.unread import Part, Unread, digest, may_be_held, share_a_size
 from ressl.data.voc import MultiLabelSource
@@ -30,7 +29,6 @@ OWN_SPLIT, NO_SPLIT = "the data's own test split", f"no test split: one labelled
 
 
 Pictures = TypeVar("Pictures", Tensor, Unread)
-Progress = Callable[[int, int], None]  # how many of how many
 
 
 @dataclass(frozen=True)

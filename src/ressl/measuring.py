@@ -157,7 +157,6 @@ def _transfer(bench: Bench, asked: TransferProtocol) -> dict[str, Any]:
         bench.display.message(f"transfer to {label_of(kind, place)}")
         there = bench.other(kind, place)
         row: dict[str, Any] = {"data": label_of(kind, place), "test": there.data.note}
-        row |= {"train_pictures": len(there.data.train[1]), "test_pictures": len(there.data.test[1])}
         if there.data.several:
             row |= {"mAP": _svm(there, SvmProtocol(shots=()))["by_shots"][0]["mean"]}
         else:

@@ -184,7 +184,7 @@ def can_be_shown(name: str, result: dict[str, Any]) -> bool:
 
 
 def _lead(recipe: Recipe, facts: dict[str, Any], done: float) -> str:
-    what = f"{in_words(recipe.backbone, recipe.stem, recipe.width).replace(', width 64', '')}, {recipe.image_size} px, "
+    what = f"{in_words(recipe.backbone, recipe.stem, recipe.width)}, {recipe.image_size} px, "
     what += f"{epochs_in_words(done, recipe.epochs)}, batch {recipe.batch_size}"
     env = facts.get("environment", {})
     where = env.get("gpu") or env.get("cpu")

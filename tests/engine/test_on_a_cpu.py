@@ -82,6 +82,19 @@ def test_compiled_steps_are_the_step_and_can_be_made_again() -> None:
     torch._dynamo.reset()
 
 
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the engine is named: a resumed run names that which it was begun with."""
+
+    def refuse(program: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        raise RuntimeError("no")
+
+    plain, fast, compile_ = small_step(), small_step(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compile_(function, backend=refuse, **how))
+    engine.accelerate(fast, "compile")
+    torch.testing.assert_close(losses(fast, 3), losses(plain, 3), rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+
+
 def test_a_run_goes_on_with_the_engine_it_was_begun_with() -> None:
     auto = Settings()
     assert _engine(auto, {}, CPU) == "auto"

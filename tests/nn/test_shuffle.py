@@ -43,6 +43,20 @@ def test_rows_go_where_the_permutation_says_and_back(monkeypatch: pytest.MonkeyP
             assert torch.equal(rows, 2 * batch[rank::world])
 
 
+def test_pictures_travel_as_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = list[torch.Tensor]()
+    swap = lambda found, x, got, given: sent.append(x) or found.copy_(x.flip(0))  # of two who give all they have
+    monkeypatch.setattr(processes.dist, "all_to_all_single", swap)
+    x = torch.randn(4, 3, 5, 6)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        laid = x.contiguous(memory_format=layout)
+        found = processes._trade(laid, [0, 4], [0, 4])
+        assert torch.equal(found, x.flip(0))
+        assert found.stride() == laid.stride()
+        assert sent[-1].is_contiguous()  # as the library wants it
+        assert sent[-1].data_ptr() == laid.data_ptr()  # no copy was made
+
+
 def test_the_host_draws_what_a_device_draws_also_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     shuffle, drawn = BatchShuffle(), list[torch.Tensor]()
     monkeypatch.setattr("ressl.nn.shuffle.trade", lambda order, *more: drawn.append(order))

@@ -123,8 +123,7 @@ def accelerate(
         step.memory_format = torch.channels_last
     elif wanted == "compile":
         quieten()
-        # What nobody asked to be compiled may be of a kind that cannot be: it then runs as it is.
-        torch._dynamo.config.suppress_errors = engine == "auto"
+        torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
         if world() == 1:  # else DDP has laid out its gradients
             lay(step, torch.channels_last)
         say("engine compile: the first step may take a minute or two; its kernels are kept for later runs")

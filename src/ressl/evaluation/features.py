@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ressl.data.augment import resize_center_crop, to_float
+from ressl.data.reading import Progress
 from ressl.data.views import normalize
 from ressl.engine.folding import fold
 
-Progress = Callable[[int, int], None]
 AT_ONCE = 2**21  # pixels that keep a GPU busy
 
 

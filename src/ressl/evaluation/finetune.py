@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl import rng
+from ressl.data.reading import Progress
 from ressl.data.unread import Unread
 from ressl.data.views import View, Views
 from ressl.engine.schedules import warmup_cosine
 from ressl.errors import ResslError
 from ressl.evaluation.draws import balanced_fraction
-from ressl.evaluation.features import Progress, autocast, extract
+from ressl.evaluation.features import autocast, extract
 from ressl.evaluation.intervals import interval
 from ressl.evaluation.streamed import extract_unread
 from ressl.nn.batchnorm import GroupedBatchNorm2d

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl.data.base import Source
+from ressl.data.reading import Progress
 from ressl.data.streaming import StreamingLoader
 from ressl.data.unread import Unread
 from ressl.data.views import View, Views
@@ -21,7 +22,7 @@ from ressl.engine.folding import fold
 from ressl.engine.processes import ALONE, Team
 from ressl.errors import ResslError
 from ressl.evaluation.classifier import Classifier
-from ressl.evaluation.features import Progress, autocast, extract, frozen
+from ressl.evaluation.features import autocast, extract, frozen
 from ressl.evaluation.linear import STEP, LinearProtocol, LinearResult, learning_rate
 from ressl.nn.processes import all_rows
 

@@ -78,10 +78,11 @@ def build_backbone(name: str, stem: Stem = "imagenet", width: int = 64, bn_group
 def in_words(name: str, stem: str, width: int) -> str:
     """A backbone for a reader; timm's networks have a stem and a width of their own.
 
-    >>> in_words("resnet18", "small", 64), in_words("timm/vit_tiny_patch16_224", "small", 64)
-    ('resnet18 (small stem, width 64)', 'timm/vit_tiny_patch16_224')
+    >>> in_words("resnet18", "small", 64), in_words("resnet18", "small", 32), in_words("timm/vit_tiny", "small", 64)
+    ('resnet18 (small stem)', 'resnet18 (small stem, width 32)', 'timm/vit_tiny')
     """
-    return name if name.startswith("timm/") else f"{name} ({stem} stem, width {width})"
+    slim = "" if width == 64 else f", width {width}"
+    return name if name.startswith("timm/") else f"{name} ({stem} stem{slim})"
 
 
 def _timm(name: str) -> nn.Module:

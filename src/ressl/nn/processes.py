@@ -88,10 +88,12 @@ def trade(order: Tensor, rank: int, world: int, device: torch.device) -> Trade:
 
 
 def _trade(x: Tensor, given: list[int], got: list[int]) -> Tensor:
-    x = x.contiguous()
-    found = x.new_empty(sum(got), *x.shape[1:])
+    # Pictures travel as they lie, and need not be laid out anew on either side.
+    last = x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    x = (x.movedim(1, 3) if last else x).contiguous()
+    found = torch.empty_like(x)  # a hand has as many rows as every other
     dist.all_to_all_single(found, x, got, given)
-    return found
+    return found.movedim(3, 1) if last else found
 
 
 def _put(x: Tensor, places: Tensor) -> Tensor:

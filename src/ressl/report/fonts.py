@@ -29,7 +29,6 @@ def families() -> list[str]:
 
 def font_for(text: str, size: int) -> ImageFont.FreeTypeFont:
     """One for all letters of ``text``, as far as this system has one; Pillow does not ask a second."""
-    others = families()[1:]
-    if others and any(letter >= _FIRST for letter in text):
+    if any(letter >= _FIRST for letter in text) and (others := families()[1:]):
         return ImageFont.truetype(font_manager.findfont(others[0]), size)
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)
