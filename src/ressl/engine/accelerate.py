@@ -111,6 +111,8 @@ def accelerate(
         # What meets views one by one has a variant for each; up to four, the compiler's own limit of eight is enough.
         if (views := len(step.views.views)) > 4:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 2 * views)
+        # On a CPU what cannot be compiled runs as it is, unless somebody wants to hear of it; a graph says so itself.
+        torch._dynamo.config.suppress_errors = not (on_gpu or torch._dynamo.config.fail_on_recompile_limit_hit)
         gc.collect()  # an earlier step in this process, with its graph
     if on_gpu:
         torch.backends.cudnn.benchmark = ideas.tried_convolutions and not exact
@@ -123,7 +125,6 @@ def accelerate(
         step.memory_format = torch.channels_last
     elif wanted == "compile":
         quieten()
-        torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
         if world() == 1:  # else DDP has laid out its gradients
             lay(step, torch.channels_last)
         say("engine compile: the first step may take a minute or two; its kernels are kept for later runs")
