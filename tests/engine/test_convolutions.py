@@ -1,10 +1,11 @@
-"""The first layer as a matrix product, against the convolution itself."""
+"""The first layer as a matrix product, and two pixels at once, against the convolution itself."""
 
 import pytest
 import torch
 from torch import nn
 
-from ressl.engine.convolutions import stem
+from ressl.engine.convolutions import _Convolution, convolve, stem
+from ressl.engine.pairing import both_ways, pairs, pixels
 
 
 @pytest.mark.parametrize("side", [9, 12])  # a 7 x 7 stem goes another way where it is odd
@@ -20,3 +21,47 @@ def test_the_stem_is_the_convolution(kernel: int, stride: int, padding: int, sid
     (found,) = torch.autograd.grad((ours * w).sum(), layer.weight)
     assert torch.allclose(ours, plain)
     assert torch.allclose(found, expected)
+
+
+def test_two_pixels_at_once_are_the_convolution_and_its_gradients() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(64, 64, 3, padding=1, bias=False).double()
+    x = torch.randn(2, 64, 5, 6, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
+    w = torch.randn(2, 64, 5, 6, dtype=torch.float64)
+    plain = layer(x)
+    expected = torch.autograd.grad((plain * w).sum(), (x, layer.weight))
+    paired = both_ways(layer.weight.detach())
+    ours = _Convolution.apply(x, layer.weight, [1, 1], [1, 1], None, paired)
+    found = torch.autograd.grad((ours * w).sum(), (x, layer.weight))
+    assert torch.allclose(ours, plain)
+    assert all(map(torch.allclose, found, expected))
+    assert torch.equal(pixels(pairs(plain)), plain)
+
+
+@pytest.mark.parametrize(
+    ("channels", "width", "dtype", "taken"),
+    [
+        (64, 6, torch.bfloat16, True),
+        (64, 5, torch.bfloat16, False),  # rows of odd length have a pixel left over
+        (128, 6, torch.bfloat16, False),
+        (64, 6, torch.float32, False),
+    ],
+)
+def test_pixels_are_paired_where_it_is_faster(channels: int, width: int, dtype: torch.dtype, taken: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(64, channels, 3, padding=1, bias=False).to(dtype)
+    asked = []
+
+    def twins(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(weight)
+        return both_ways(weight)
+
+    x = torch.randn(2, 64, 4, width).to(dtype).contiguous(memory_format=torch.channels_last)
+    for grad in (True, False):
+        asked.clear()
+        with torch.set_grad_enabled(grad):
+            ours = convolve(layer, x, None, twins)
+        assert bool(asked) == taken
+        expected = nn.functional.conv2d(x.float(), layer.weight.float(), padding=1)
+        assert (ours.float() - expected).norm() < 0.01 * expected.norm()
+        assert ours.requires_grad == grad

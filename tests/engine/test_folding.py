@@ -10,10 +10,10 @@ from ressl.engine.fusion import fuse
 from ressl.nn import build_backbone
 
 
-def settled(name: str, stem: str, groups: int) -> nn.Module:
+def settled(name: str, stem: str, groups: int, width: int = 8) -> nn.Module:
     """A backbone whose norms have seen data and whose affine parameters are not 1 and 0."""
     torch.manual_seed(0)
-    backbone = build_backbone(name, stem, width=8, bn_groups=groups)
+    backbone = build_backbone(name, stem, width=width, bn_groups=groups)
     for module in backbone.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)
@@ -31,6 +31,18 @@ def test_features_are_those_of_the_module(name: str, stem: str) -> None:
     x = torch.randn(6, 3, 36, 36, dtype=torch.float64)
     features = fold(backbone, torch.float64)
     assert features is not None
+    with torch.no_grad():
+        assert torch.allclose(features(x), backbone(x).float(), atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [12, 13])
+def test_two_pixels_at_once_are_the_same_features(side: int) -> None:
+    backbone = settled("resnet10", "small", groups=1, width=64).double()
+    x = torch.randn(3, 3, side, side, dtype=torch.float64)
+    features = fold(backbone, torch.float64)
+    assert features is not None
+    assert all(convolution.paired is not None for convolution in features.blocks[0].main)
+    assert all(convolution.paired is None for block in features.blocks[1:] for convolution in block.main)
     with torch.no_grad():
         assert torch.allclose(features(x), backbone(x).float(), atol=1e-6)
 

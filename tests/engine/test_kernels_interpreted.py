@@ -95,6 +95,27 @@ for stem in ("small", "imagenet"):
     for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
         assert (ours.grad - theirs.grad).norm() < 1e-3 * theirs.grad.norm() + 1e-4, stem
 
+# Two pixels at once: the weights of both ways, and a network that takes them.
+from ressl.engine import pairing, turning
+
+weight = torch.randn(8, 8, 3, 3)
+for ours, theirs in zip(turning.both_ways(weight), pairing.both_ways(weight), strict=True):
+    assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+torch.manual_seed(0)
+plain = build_backbone("resnet10", "small", width=64, bn_groups=2).to(**last).bfloat16()
+fused, x = copy.deepcopy(plain), torch.randn(4, 3, 8, 8).to(**last).bfloat16()
+fuse(fused)
+fuse(plain, paired=False)
+taken, both_ways = [], turning.both_ways
+turning.both_ways = lambda weight: taken.append(weight) or both_ways(weight)
+for net in (fused, plain):
+    net.train()(x).float().square().sum().backward()
+assert len(taken) == 2  # the convolutions of the first block
+for name in ("layer1.0.conv1", "layer1.0.conv2", "conv1"):
+    ours, theirs = (net.get_submodule(name).weight.grad.float() for net in (fused, plain))
+    assert (ours - theirs).norm() < 0.02 * theirs.norm(), name
+turning.both_ways = both_ways
+
 # The update: gradient norm, SGD and moving average against torch's own, and a step that is bad.
 from ressl.engine.optimisers import build_sgd, gradients
 from ressl.engine.updating import Update, can_update
@@ -154,7 +175,7 @@ def test_the_fused_norm_and_a_fused_network_equal_the_plain_ones(interpret):
 
 
 def test_a_sketch_tells_which_kernels_a_step_launches() -> None:
-    backbone = build_backbone("resnet18", "small", width=8, bn_groups=2)
+    backbone = build_backbone("resnet18", "small", width=12, bn_groups=2)
     found, _ = sketched(backbone, (8, 3, 32, 32), torch.bfloat16)
     names = {launch.kernel.__name__ for launch in found}
     assert names == {

@@ -30,6 +30,7 @@ from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
+AHEAD = 1 << 19  # pixels of a batch; the networks of larger ones leave no room for the next step's views beside them
 LONG = 5e8  # pixels that a run on a CPU sees (the demo: 7e7): compiling, a minute at most, is then a part of its gain
 
 
@@ -41,6 +42,7 @@ class Ideas:
     shared_results: bool = True  # no separate add where two gradients meet
     stem_product: bool = True  # the first convolution as one matrix product, or with fewer zeros
     fused_pool: bool = True  # the max-pool behind it in the kernel of its norm
+    paired_pixels: bool = True  # two pixels at once where a convolution has few channels
     teacher_stream: bool = True  # teacher and student beside each other
     gradient_stream: bool = True  # weight gradients beside the rest of the backward
     bf16_copies: bool = True  # all weights to bf16 in one kernel, once a step
@@ -144,6 +146,7 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     """Networks by the library's convolutions and our norms; all the small things around them compiled."""
     method, rehearsal = step.method, None
     how = {"shared": ideas.shared_results, "stem_product": ideas.stem_product, "pooled": ideas.fused_pool}
+    how["paired"] = ideas.paired_pixels
     # Not with a streaming loader: it forks its workers soon, and a process forks best without threads.
     if ideas.fused_norms and step.device.type == "cuda" and isinstance(step.loader, ResidentLoader):
         rehearsal = _rehearsal(step, **how)
@@ -168,8 +171,9 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     if ideas.fused_update:
         _update_at_once(step, low)
         step.after = compiled(step.after)  # type: ignore[method-assign]
-    if ideas.look_ahead and isinstance(step.loader, ResidentLoader):
-        look_ahead(step)
+    pixels = step.loader.batch_size * max(view.size for view in step.views.views) ** 2
+    if isinstance(step.loader, ResidentLoader):
+        look_ahead(step, early=ideas.look_ahead and pixels <= AHEAD)
     else:
         step.prepare = compiled(step.prepare)  # type: ignore[method-assign]
     return rehearsal

@@ -37,6 +37,7 @@ class Call(NamedTuple):
 
     operation: Any
     args: tuple[Any, ...]
+    back: bool  # on the way back
 
     def again(self, device: torch.device) -> None:
         """On ``device``, with random numbers."""
@@ -72,16 +73,16 @@ class Rehearsal(threading.Thread):
     def choose(self) -> None:
         """Let the library choose its convolutions, those of the way back in the thread that goes it."""
 
-        def all_of(operation: Any) -> None:
+        def all_of(back: bool) -> None:
             with torch.no_grad():
                 for call in self.convolutions:
-                    if call.operation is operation:
+                    if call.back == back:
                         call.again(self.device)
 
         with contextlib.suppress(Exception), on_device(self.device):
-            all_of(_FORWARD)
+            all_of(back=False)
             end = torch.zeros((), device=self.device, requires_grad=True) * 1
-            end.register_hook(lambda gradient: all_of(_BACKWARD))
+            end.register_hook(lambda gradient: all_of(back=True))
             end.backward()
 
 
@@ -93,7 +94,7 @@ def _target() -> tuple[str, int | str, int]:
     return found.backend, found.arch, found.warp_size
 
 
-_FORWARD, _BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+_CONVOLUTIONS = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
 
 
 class _Noting(TorchDispatchMode):
@@ -104,9 +105,10 @@ class _Noting(TorchDispatchMode):
         self.found: dict[Any, Call] = {}
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if operation in (_FORWARD, _BACKWARD):
+        if operation in _CONVOLUTIONS:
             alike = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else str(x) for x in args]
-            self.found[(operation, *alike)] = Call(operation, args)
+            back = torch._C._current_autograd_node() is not None  # a gradient may be a convolution itself
+            self.found[(operation, back, *alike)] = Call(operation, args, back)
         return operation(*args, **(kwargs or {}))
 
 

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ressl.engine.pairing import can_pair, convolve_pairs
+
 _backward = torch.ops.aten.convolution_backward.default
 
 
@@ -56,33 +58,52 @@ class WeightGradients:
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, stride: list[int], padding: list[int], beside: WeightGradients
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx: Any, x: Tensor, weight: Tensor, stride: list[int], padding: list[int], beside: WeightGradients | None,
+        paired: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:  # fmt: skip
+        forth, back = paired or (None, None)
+        ctx.save_for_backward(x, weight, back)
         ctx.how, ctx.beside = (stride, padding, [1, 1], False, [0, 0], 1), beside
-        return F.conv2d(x, weight, None, stride, padding)
+        return F.conv2d(x, weight, None, stride, padding) if forth is None else convolve_pairs(x, forth)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        (x, weight), dy = ctx.saved_tensors, gradients[0]
+        (x, weight, back), dy = ctx.saved_tensors, gradients[0]
         part = lambda which: _backward(dy, x, weight, None, *ctx.how, which)
-        dw = ctx.beside.run(lambda: part([False, True, False])[1], dy, x) if ctx.needs_input_grad[1] else None
-        dx = part([True, False, False])[0] if ctx.needs_input_grad[0] else None
-        if dw is not None:
+        dx = dw = None
+        if ctx.needs_input_grad[1]:
+            make = lambda: part([False, True, False])[1]
+            dw = make() if ctx.beside is None else ctx.beside.run(make, dy, x)
+        if ctx.needs_input_grad[0]:
+            dx = part([True, False, False])[0] if back is None else convolve_pairs(dy, back)
+        if dw is not None and ctx.beside is not None:
             ctx.beside.again(weight)
-        return dx, dw, None, None, None
+        return dx, dw, None, None, None, None
 
 
-def convolve(layer: nn.Conv2d, x: Tensor, beside: WeightGradients | None) -> Tensor:
-    """``layer(x)``, its weight gradient to come ``beside`` the rest."""
+Twins = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def convolve(layer: nn.Conv2d, x: Tensor, beside: WeightGradients | None, twins: Twins | None = None) -> Tensor:
+    """``layer(x)``, its weight gradient to come ``beside`` the rest.
+
+    ``twins`` lets it make two pixels at once where that is faster: :func:`ressl.engine.pairing.both_ways` or its like.
+    """
     simple = (
         layer.bias is None and layer.groups == 1 and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
     )
     same = layer.weight.dtype == x.dtype  # else autocast casts the weight, and its gradient before it is there
-    if beside is None or not simple or not same or not torch.is_grad_enabled():
+    if not simple or not same:
         return layer(x)
-    result: Tensor = _Convolution.apply(x, layer.weight, list(layer.stride), list(layer.padding), beside)
-    return result
+    stride, padding, paired = list(layer.stride), list(layer.padding), None
+    two_bytes, even = x.element_size() == 2, x.shape[-1] % 2 == 0
+    if twins is not None and two_bytes and even and can_pair(layer.weight, stride, padding):  # type: ignore[arg-type]
+        with torch.no_grad():
+            paired = twins(layer.weight)
+    if torch.is_grad_enabled() and (beside is not None or paired is not None):
+        result: Tensor = _Convolution.apply(x, layer.weight, stride, padding, beside, paired)
+        return result
+    return layer(x) if paired is None else convolve_pairs(x, paired[0])
 
 
 def stem_columns(x: Tensor) -> Tensor:

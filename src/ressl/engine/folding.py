@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from ressl.engine.convolutions import stem_columns
+from ressl.engine.pairing import can_pair, in_pairs, pairs, pixels
 
 
 class _Conv(NamedTuple):
@@ -21,10 +22,13 @@ class _Conv(NamedTuple):
     bias: Tensor
     stride: list[int]
     padding: list[int]
+    paired: _Conv | None = None  # the same for two pixels at once, where that is faster
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """relu(convolution + bias + residual)"""
-        w, b, stride, padding = self
+        if self.paired is not None and x.shape[-1] % 2 == 0:
+            return pixels(self.paired(x, None if residual is None else pairs(residual)))
+        w, b, stride, padding, _ = self
         if x.is_cuda and residual is not None:
             return torch.cudnn_convolution_add_relu(x, w, residual, 1.0, b, stride, padding, [1, 1], 1)
         if x.is_cuda:
@@ -113,7 +117,7 @@ def fold(backbone: nn.Module, dtype: torch.dtype) -> Folded | None:
             shortcut = None if block.downsample is None else _folded(block.downsample[0], block.downsample[1], dtype)
             if shortcut is not None:
                 main[-1] = main[-1]._replace(bias=main[-1].bias + shortcut.bias)
-            blocks.append(_Block(main, shortcut))
+            blocks.append(_Block([_with_pairs(convolution) for convolution in main], shortcut))
     return Folded(_folded(backbone.conv1, backbone.bn1, dtype), backbone.maxpool, blocks)
 
 
@@ -128,6 +132,13 @@ def _folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d, dtype: torch.dtype) ->
         bias += convolution.bias.double() * scale
     # The weight in the convolution's precision, the bias too: cuDNN's fused call wants one type.
     return _Conv(_last(weight.to(dtype)), bias.to(dtype), list(convolution.stride), list(convolution.padding))  # type: ignore[arg-type]
+
+
+def _with_pairs(convolution: _Conv) -> _Conv:
+    w, b, stride, padding, _ = convolution
+    if not can_pair(w, stride, padding):
+        return convolution
+    return convolution._replace(paired=_Conv(in_pairs(w), b.repeat(2), [1, 2], padding))
 
 
 def _last(x: Tensor) -> Tensor:

@@ -16,7 +16,14 @@ from torch.func import functional_call
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from ressl.engine import compiling
-from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns, stem_pixels
+from ressl.engine.convolutions import (
+    WeightGradients,
+    convolve,
+    padded_stem,
+    stem,
+    stem_columns,
+    stem_pixels,
+)
 from ressl.methods.base import Method, Output
 
 Twice = Tensor | tuple[Tensor, Tensor]  # a result, or the same one twice: for the next block and for its shortcut
@@ -29,14 +36,16 @@ def fuse(
     shared: bool = True,
     stem_product: bool = True,
     pooled: bool = True,
+    paired: bool = True,
     compiled: bool = False,
 ) -> int:
     """Let every ResNet below ``module`` compute norm, add and ReLU in one kernel; returns how many were found.
 
     ``beside`` takes the convolutions' weight gradients; ``shared`` results bring two gradients instead of their sum;
-    ``pooled`` does the stem's norm and its max-pool in one; ``compiled`` compiles what little lies between the kernels.
+    ``pooled`` does the stem's norm and its max-pool in one; ``paired`` makes two pixels of few channels at once;
+    ``compiled`` compiles what little lies between the kernels.
     """
-    fused, found = _Fused(beside, shared, stem_product, pooled, compiled), 0
+    fused, found = _Fused(beside, shared, stem_product, pooled, paired, compiled), 0
     for part in module.modules():
         if not isinstance(getattr(part, "bn1", None), nn.BatchNorm2d):
             continue  # no ResNet, or one with other norms
@@ -54,11 +63,13 @@ class _Fused:
     """The forwards of torchvision's ResNet and its blocks, by our kernels in training and plainly in eval mode."""
 
     def __init__(
-        self, beside: WeightGradients | None, shared: bool, stem_product: bool, pooled: bool, compiled: bool
-    ) -> None:
+        self, beside: WeightGradients | None, shared: bool, stem_product: bool, pooled: bool, paired: bool,
+        compiled: bool,
+    ) -> None:  # fmt: skip
         self.beside, self.shared, self.stem_product, self.pooled = beside, shared, stem_product, pooled
         seen = (stem_columns, stem_pixels)
         self.seen = tuple(map(compiling.compiled, seen)) if compiled else seen
+        self.twins = _both_ways if paired else None
 
     def norm(self, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Twice:
         if norm.training:
@@ -80,16 +91,19 @@ class _Fused:
         y = self.norm(norm, x)
         return y if isinstance(pool, nn.Identity) else pool(_one(y))
 
+    def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
+        return convolve(layer, x, self.beside, self.twins)
+
     def block(self, block: Any, names: tuple[str, ...], x: Twice) -> Twice:
         main, shortcut = x if isinstance(x, tuple) else (x, x)
         for name in names[:-1]:
             convolution, norm = getattr(block, f"conv{name}"), getattr(block, f"bn{name}")
-            main = _one(self.norm(norm, convolve(convolution, main, self.beside)))
+            main = _one(self.norm(norm, self.convolve(convolution, main)))
         if block.downsample is not None:
             convolution, norm = block.downsample
-            shortcut = _one(self.norm(norm, convolve(convolution, shortcut, self.beside), relu=False))
+            shortcut = _one(self.norm(norm, self.convolve(convolution, shortcut), relu=False))
         convolution, norm = getattr(block, f"conv{names[-1]}"), getattr(block, f"bn{names[-1]}")
-        main = convolve(convolution, main, self.beside)  # by this name, so that what it was made from can go
+        main = self.convolve(convolution, main)  # by this name, so that what it was made from can go
         return self.norm(norm, main, shortcut)
 
     def stem(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
@@ -102,6 +116,12 @@ class _Fused:
             x = block(x)  # one name for all, so that a teacher keeps none of them
         features: Tensor = net.fc(_one(x).mean(dim=(2, 3)))
         return features
+
+
+def _both_ways(weight: Tensor) -> tuple[Tensor, Tensor]:
+    from ressl.engine.turning import both_ways  # here, because Triton is not on every machine
+
+    return both_ways(weight)
 
 
 def _one(x: Twice) -> Tensor:
