@@ -63,7 +63,8 @@ BASELINES: dict[str, Baseline] = {
         {"queue_size": 3840},
     ),
     "instdisc": Baseline((STRONG,), ONE_GROUP | {"lr": 0.03}),
-    "localagg": Baseline((STRONG,), ONE_GROUP | {"lr": 0.03}),
+    # Clusters of what has hardly learned to tell pictures apart pull them all together: the embeddings collapse.
+    "localagg": Baseline((STRONG,), ONE_GROUP | {"lr": 0.03}, {"cluster_from": 0.5}),
     "mochi": Baseline(PAIR, options={"temperature": 0.2}),
     "cpc-v2": Baseline((Crop("weak"),), ONE_GROUP | {"lr": 0.12}, {"hidden_dim": 256, "output_dim": 64}),
     "pcl-v2": Baseline(PAIR, options={"temperature": 0.2}),
@@ -156,7 +157,7 @@ IMAGENET: dict[str, Baseline] = {
     "simsiam": Baseline(options={"projector_layers": 3}),
     "swav": Baseline(options={"hidden_dim": 2048, "output_dim": 128, "prototypes": 3000}),
     "instdisc": Baseline(options={"output_dim": 128}),
-    "localagg": Baseline(options={"output_dim": 128, "clusterings": 10, "clusters": 30_000}),
+    "localagg": Baseline(options={"output_dim": 128, "clusterings": 10, "clusters": 30_000, "cluster_from": 0.05}),
     "mochi": Baseline(options={"hardest": 1024, "mixed": 1024, "mixed_with_query": 128}),
     "cpc-v2": Baseline((Crop("weak", share=8 / 7),)),  # 256 px of 224: 7 x 7 patches of 64 px
     "pcl-v2": Baseline(options={"granularities": (25_000, 50_000, 100_000)}),
