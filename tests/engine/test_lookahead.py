@@ -21,7 +21,7 @@ from ressl.training import Settings, build_step
 CPU = torch.device("cpu")
 
 
-def make(recipe: Recipe, ahead: bool, catch_up: bool = True, ragged: bool = False, early: bool = True) -> TrainStep:
+def make(recipe: Recipe, ahead: bool, catch_up: bool = True, ragged: bool = False) -> TrainStep:
     source = pictures(3 * recipe.batch_size, recipe.image_size)
     loader = ResidentLoader(source, recipe.batch_size, CPU, recipe.seed)
     if ragged:  # the same bytes, taken for pictures that are wider than high
@@ -30,7 +30,7 @@ def make(recipe: Recipe, ahead: bool, catch_up: bool = True, ragged: bool = Fals
         loader = RaggedLoader(several, recipe.views, recipe.batch_size, CPU, recipe.seed)
     step = build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="fp32"), CPU)
     if ahead:
-        look_ahead(step, compiled=lambda function: function, early=early)
+        look_ahead(step, compiled=lambda function: function)
         plain = step.body
 
         def body(batch: None) -> None:  # as the graph engine does it
@@ -54,10 +54,9 @@ def train(step: TrainStep) -> list[dict[str, float]]:
     return rows
 
 
-@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_views_made_ahead_are_the_same_views(tiny: Callable[..., Recipe], ragged: bool, early: bool) -> None:
-    plain, ahead = make(tiny(), False, ragged=ragged), make(tiny(), True, ragged=ragged, early=early)
+def test_views_made_ahead_are_the_same_views(tiny: Callable[..., Recipe], ragged: bool) -> None:
+    plain, ahead = make(tiny(), False, ragged=ragged), make(tiny(), True, ragged=ragged)
     assert train(plain) == train(ahead)
     for a, b in zip(plain.method.state_dict().values(), ahead.method.state_dict().values(), strict=True):
         assert torch.equal(a, b)
@@ -70,9 +69,8 @@ def test_without_catching_up_an_epoch_would_begin_with_the_wrong_pictures(tiny: 
     assert plain[3]["loss"] != ahead[3]["loss"]
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_a_step_in_the_dark_makes_no_view_and_leaves_no_trace(tiny: Callable[..., Recipe], early: bool) -> None:
-    plain, ahead = make(tiny(), False), make(tiny(), True, early=early)
+def test_a_step_in_the_dark_makes_no_view_and_leaves_no_trace(tiny: Callable[..., Recipe]) -> None:
+    plain, ahead = make(tiny(), False), make(tiny(), True)
     look = ahead.prepare
     assert isinstance(look, LookAhead)
     make_views, made = look.make, list[Any]()

@@ -30,7 +30,6 @@ from ressl.nn.processes import world
 
 Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
-AHEAD = 1 << 19  # pixels of a batch; the networks of larger ones leave no room for the next step's views beside them
 LONG = 5e8  # pixels that a run on a CPU sees (the demo: 7e7): compiling, a minute at most, is then a part of its gain
 
 
@@ -171,9 +170,8 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     if ideas.fused_update:
         _update_at_once(step, low)
         step.after = compiled(step.after)  # type: ignore[method-assign]
-    pixels = step.loader.batch_size * max(view.size for view in step.views.views) ** 2
-    if isinstance(step.loader, ResidentLoader):
-        look_ahead(step, early=ideas.look_ahead and pixels <= AHEAD)
+    if ideas.look_ahead and isinstance(step.loader, ResidentLoader):
+        look_ahead(step)
     else:
         step.prepare = compiled(step.prepare)  # type: ignore[method-assign]
     return rehearsal

@@ -55,12 +55,13 @@ class _Block(NamedTuple):
 class Folded:
     """A frozen ResNet as a function of pictures, with the weights it had: B x 3 x H x W -> B x D in float32.
 
-    It has two parts, so that a compiler can fuse the first with whatever makes the pictures.
+    It has two parts, so that the first can be fused with whatever makes the pictures.
     """
 
     def __init__(self, stem: _Conv, maxpool: nn.Module, blocks: list[_Block]) -> None:
         self.maxpool, self.blocks, self.dtype = maxpool, blocks, stem.weight.dtype
-        # A 3 x 3 stem is a product with the columns of its input (see stem_columns), others a convolution.
+        # A 3 x 3 stem is a product with the columns of its input (see stem_columns), others a convolution. It belongs
+        # to the first part, so that its columns need not be written down.
         self.columns = stem.weight.shape[2:] == (3, 3) and stem.stride == [1, 1] and stem.padding == [1, 1]
         if self.columns:
             weight = stem.weight.permute(0, 2, 3, 1).flatten(1)
@@ -70,22 +71,20 @@ class Folded:
         self.stem = stem
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What the first layer reads."""
+        """What a 3 x 3 stem makes of them, or what another one reads."""
         x = x.to(self.dtype)
-        return stem_columns(x) if self.columns else _last(F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8)))
+        if not self.columns:
+            return _last(F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 8)))
+        return _affine_relu(stem_columns(x).permute(0, 2, 3, 1), self.stem.weight, self.stem.bias).permute(0, 3, 1, 2)
 
     def room(self, count: int, side: int, device: torch.device) -> Tensor:
         """Zeros of the shape, type and layout that :meth:`prepare` returns for pictures of that side."""
-        channels = self.stem.weight.shape[1]
+        channels = self.stem.weight.shape[0 if self.columns else 1]
         return torch.zeros(count, side, side, channels, dtype=self.dtype, device=device).permute(0, 3, 1, 2)
 
     def network(self, prepared: Tensor) -> Tensor:
         """Features from what :meth:`prepare` made."""
-        if self.columns:
-            x = _affine_relu(prepared.permute(0, 2, 3, 1), self.stem.weight, self.stem.bias).permute(0, 3, 1, 2)
-        else:
-            x = self.stem(prepared)
-        x = self.maxpool(x)
+        x = self.maxpool(prepared if self.columns else self.stem(prepared))
         for block in self.blocks:
             x = block(x)
         return x.mean(dim=(2, 3), dtype=torch.float64 if x.dtype == torch.float64 else torch.float32).float()

@@ -1,7 +1,7 @@
 """The views of the next step, made while this one is under way.
 
 Views are a function of where they are used (seed, step, sample), so they can be made before. They are many small
-kernels, none of which fills a card by itself. Large batches leave no room beside them: their views are made in time.
+kernels, none of which fills a card by itself.
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ from ressl.engine.streams import beside, join
 
 
 class LookAhead:
-    """Stands in for ``step.prepare``; ``finish`` is to be called in every step once its views have been used.
+    """Stands in for ``step.prepare``; ``finish`` is to be called in every step once its views have been used."""
 
-    ``early``: views are made a step before they are needed.
-    """
-
-    def __init__(self, step: TrainStep, compiled: Any, early: bool = True) -> None:
-        self.step, self.early = step, early
+    def __init__(self, step: TrainStep, compiled: Any) -> None:
+        self.step = step
         self.side = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
         self.make = compiled(self._make)
         self.begin = compiled(step.begin)
@@ -45,8 +42,6 @@ class LookAhead:
             self.coming = self.views
             return self.views, self.step.begin()
         lr = self.begin()
-        if not self.early:
-            return self.make(self.this), lr
         if not self.views:
             self.catch_up()
         with beside(self.side):
@@ -67,15 +62,13 @@ class LookAhead:
 
     def finish(self) -> None:
         """Before the step is counted, and when nothing reads its views any more."""
-        if self.early:
-            join(self.side)
-            self._take(self.coming)
+        join(self.side)
+        self._take(self.coming)
 
     @torch.no_grad()
     def catch_up(self) -> None:
         """The views of this step, where what came before did not see it coming: a new epoch, a resumed run."""
-        if self.early:
-            self._take(self.make(self.this))
+        self._take(self.make(self.this))
         self.step.turned = False
 
     def _take(self, views: list[Tensor]) -> None:
@@ -83,9 +76,9 @@ class LookAhead:
         torch._foreach_copy_(self.views, views)
 
 
-def look_ahead(step: TrainStep, compiled: Any = compiled, early: bool = True) -> None:
-    """Let ``step`` find its views ready, from the second step on; not ``early``, it makes them at its beginning."""
-    ahead, collect = LookAhead(step, compiled, early), step.collect
+def look_ahead(step: TrainStep, compiled: Any = compiled) -> None:
+    """Let ``step`` find its views ready, from the second step on."""
+    ahead, collect = LookAhead(step, compiled), step.collect
 
     def collected() -> None:
         collect()

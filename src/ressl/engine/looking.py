@@ -1,8 +1,8 @@
-"""Random views of pictures in the form that a folded network's first layer reads, made by one kernel (Triton).
+"""Random views of pictures, and what a folded network's first layer makes of them, by one kernel (Triton).
 
 A view that only cuts, enlarges and mirrors takes each of its values from two pixels a side. Plain operations write it
 down several times on the way: as numbers of four bytes, normalised, shifted nine times, side by side. Here the bytes of
-the pictures are read, and what the network reads is written.
+the pictures are read, and what the network goes on with is written.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ressl.data.views import View, Views
+from ressl.engine.folding import Folded
 from ressl.engine.launching import launch
 
 PIXELS, VALUES = 256, 1024  # of a program, where a row is no longer: it writes so many pixels, and makes so many values
@@ -50,10 +51,10 @@ def _seen(image_ptr, box_ptr, flip, scale_ptr, y, x, c, inside, H, W, SIZE: tl.c
 
 @triton.jit
 def _look(
-    images_ptr, index_ptr, boxes_ptr, flips_ptr, scale_ptr, out_ptr, H, W, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, VALUES: tl.constexpr,
+    images_ptr, index_ptr, boxes_ptr, flips_ptr, scale_ptr, weight_ptr, bias_ptr, out_ptr, H, W, SIZE: tl.constexpr,
+    ROWS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, STEM: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Some rows of one sample's view, channels last: the pixels, or the 3 x 3 neighbourhood of each (COLUMNS)."""
+    """Some rows of one sample's view, channels last: the pixels, or the STEM channels that a 3 x 3 stem makes."""
     parts = tl.cdiv(SIZE, ROWS)
     i = tl.program_id(0) // parts
     first = (tl.program_id(0) % parts) * ROWS
@@ -62,34 +63,40 @@ def _look(
     p = tl.arange(0, PIXELS)[:, None]
     c = tl.arange(0, CHANNELS)[None, :]
     mine = (p < ROWS * SIZE) & (first * SIZE + p < SIZE * SIZE)
-    if COLUMNS:
+    begin = (i.to(tl.int64) * SIZE + first) * SIZE + p  # pixels in the result
+    if STEM:
         # Each value is made once, with a border of zeros, and read nine times. The channels of three neighbours in a
-        # row lie side by side, as they do in the result.
+        # row lie side by side, as they do in the columns of the stem's weight.
         WIDE: tl.constexpr = 3 * (SIZE + 2)
+        PADDED: tl.constexpr = max(16, STEM)  # a product has 16 columns at least
         v = tl.arange(0, VALUES)
         y, x = first + v // WIDE - 1, v % WIDE // 3 - 1
         inside = (y >= 0) & (y < SIZE) & (x >= 0) & (x < SIZE)
         values = _seen(image_ptr, box_ptr, flip, scale_ptr, y, x, v % 3, inside, H, W, SIZE)
         q = tl.minimum(p, ROWS * SIZE - 1)
         place = (q // SIZE + tl.minimum(c // 9, 2)) * WIDE + q % SIZE * 3 + c % 9
-        result = tl.gather(values.to(out_ptr.dtype.element_ty), tl.reshape(place, (PIXELS * CHANNELS,)), 0)
-        result = tl.where(c < 27, tl.reshape(result, (PIXELS, CHANNELS)), 0.0)
+        kind = out_ptr.dtype.element_ty
+        columns = tl.gather(values.to(kind), tl.reshape(place, (PIXELS * CHANNELS,)), 0)
+        columns = tl.where(c < 27, tl.reshape(columns, (PIXELS, CHANNELS)), 0.0).to(kind)
+        o = tl.arange(0, PADDED)[None, :]
+        weight = tl.load(weight_ptr + o * CHANNELS + tl.arange(0, CHANNELS)[:, None], mask=o < STEM, other=0.0)
+        result = tl.dot(columns, weight, input_precision="ieee") + tl.load(bias_ptr + o, mask=o < STEM, other=0.0)
+        tl.store(out_ptr + begin * STEM + o, tl.maximum(result, 0.0).to(kind), mask=mine & (o < STEM))
     else:
         result = _seen(
             image_ptr, box_ptr, flip, scale_ptr, first + p // SIZE, p % SIZE, c, mine & (c < 3), H, W, SIZE
         )  # fmt: skip
-    begin = (i.to(tl.int64) * SIZE + first) * (SIZE * CHANNELS)
-    tl.store(out_ptr + begin + p * CHANNELS + c, result.to(out_ptr.dtype.element_ty), mask=mine)
+        tl.store(out_ptr + begin * CHANNELS + c, result.to(out_ptr.dtype.element_ty), mask=mine)
 
 
 class Looking:
     """The first of ``views`` of ``images`` (uint8 N x 3 x H x W) as :meth:`ressl.engine.folding.Folded.prepare` has it.
 
-    It must be a view for which :func:`can_look`. ``columns`` as the network has it.
+    It must be a view for which :func:`can_look`.
     """
 
-    def __init__(self, views: Views, images: Tensor, columns: bool) -> None:
-        self.views, self.images, self.columns = views, images.contiguous(), columns
+    def __init__(self, views: Views, images: Tensor, net: Folded) -> None:
+        self.views, self.images, self.net = views, images.contiguous(), net
         mean, std = (torch.tensor(three, dtype=torch.float64) for three in (views.mean, views.std))
         # (x / 255 - mean) / std as one product and one sum
         self.scale = torch.stack((1 / (255 * std), -mean / std)).to(images.device, torch.float32)
@@ -101,13 +108,13 @@ class Looking:
 
     def write(self, out: Tensor, index: Tensor, boxes: Tensor, flips: Tensor) -> None:
         """The same, from boxes (B x 4, int64) and who is mirrored (B, bool)."""
-        (B, channels, size, _), (H, W) = out.shape, self.images.shape[-2:]
+        (B, _, size, _), (H, W), stem = out.shape, self.images.shape[-2:], self.net.stem
         assert len(index) == len(boxes) == len(flips) == B  # the kernel would read whatever lies behind
         assert out.is_contiguous(memory_format=torch.channels_last)
-        grid, tile = _pieces(B, size, 1 if self.columns else 0)
+        grid, tile = _pieces(B, size, 1 if self.net.columns else 0)
         launch(
-            _look, grid, self.images, index, boxes.contiguous(), flips.contiguous(), self.scale, out, H, W,
-            SIZE=size, CHANNELS=channels, COLUMNS=self.columns, **tile,
+            _look, grid, self.images, index, boxes.contiguous(), flips.contiguous(), self.scale, stem.weight, stem.bias,
+            out, H, W, SIZE=size, CHANNELS=stem.weight.shape[1], STEM=len(stem.bias) if self.net.columns else 0, **tile,
         )  # fmt: skip
 
 
@@ -118,8 +125,8 @@ def _pieces(B: int, size: int, border: int) -> tuple[tuple[int], dict[str, int]]
     rows = max((n for n in range(1, size + 1) if fits(n)), default=1)
     made = triton.next_power_of_2(values(rows))
     tile = {"ROWS": rows, "PIXELS": triton.next_power_of_2(rows * size), "VALUES": made}
-    # A thread that made more than eight values would need too many registers.
-    return (B * triton.cdiv(size, rows),), tile | {"num_warps": min(max(made // 256, 4), 32)}
+    # A thread that made more than eight values, or two pixels of a stem, would need too many registers.
+    return (B * triton.cdiv(size, rows),), tile | {"num_warps": min(max(made // 256, 8 if border else 4), 32)}
 
 
 def can_look(view: View, images: Tensor) -> bool:

@@ -46,7 +46,7 @@ def by_kernel(net: Folded, views: Views, images: Tensor) -> Show | None:
         from ressl.engine.looking import Looking, can_look  # here, because Triton is not on every machine
     except ImportError:
         return None
-    return Looking(views, images, net.columns) if can_look(views.views[0], images) else None
+    return Looking(views, images, net) if can_look(views.views[0], images) else None
 
 
 class Blocks:
@@ -80,7 +80,7 @@ class Blocks:
         self.graphs: list[torch.cuda.CUDAGraph] = []
 
     def _show(self, prepared: Tensor, index: Tensor, epoch: Tensor, rows: Tensor) -> None:
-        """Write what the network's first layer reads of the pictures of those numbers, in plain operations."""
+        """Write what the network goes on with from the pictures of those numbers, in plain operations."""
         new = self.net.prepare(self.views(self.images[index], epoch, rows)[0])
         prepared.copy_(new)  # compiled, it is written there in the first place
 
