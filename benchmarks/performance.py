@@ -16,6 +16,7 @@ REASONS = {
     "shared results": "the two gradients of a block's result meet inside a kernel that reads them anyway",
     "stem product": "three colours fill three of eight places of a tensor core; 27 of 32, or 12 of 16, are better",
     "fused pool": "the activation before the max-pool is the largest of all, and nobody else reads it",
+    "paired pixels": "64 channels fill half of a wide tile of the tensor cores; two neighbouring pixels fill all of it",
     "teacher stream": "the teacher is a third of the work and fills the gaps of the student",
     "gradient stream": "weight gradients multiply while norms wait for memory",
     "bf16 copies": "two kernels instead of a cast of every weight and one of every gradient",
