@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -80,11 +81,15 @@ class Repeated(Source):
 
 def loader_speed(
     recipe: Recipe, device: torch.device, workers: int, seconds: float, data: str | None = None
-) -> list[dict[str, Any]]:
-    """Images per second: one core decoding whole files, the loader, the step fed by it, and the step without it.
+) -> Iterator[dict[str, Any]]:
+    """Images per second: the step on pictures that lie on the device, one core decoding whole files, the loader, and
+    the step fed by it.
 
     From the files of ``data``, else from random ones. They are streamed, also where they would fit on the device.
     """
+    alone = step_speed(recipe, device, "auto", _precision(device), seconds)
+    resident = _row("step on resident pictures", 0, alone["images_per_second"])
+    resident |= {"peak_memory_gb": peak_memory_gb(device), "files": "random pictures on the device"}
     with TemporaryDirectory() as folder:
         if data is None:
             sides = SIDES if device.type == "cuda" else (96, 128)
@@ -93,30 +98,23 @@ def loader_speed(
         else:
             files = files_of(data)
             what = f"{len(files):,} files of --data"
-        rows = _from_files(recipe, files, device, workers, seconds)
-    alone = step_speed(recipe, device, "auto", _precision(device), seconds)
-    last = _row("step on resident pictures", 0, alone["images_per_second"])
-    rows.append(last | {"peak_memory_gb": peak_memory_gb(device)})
-    for row in rows:
-        row["share_of_step"] = round(row["images_per_second"] / alone["images_per_second"], 3)
-        row["files"] = what
-    rows[-1]["files"] = "random pictures on the device"
-    return rows
+        for row in chain([resident], _from_files(recipe, files, device, workers, seconds)):
+            share = round(row["images_per_second"] / alone["images_per_second"], 3)
+            yield {"files": what} | row | {"share_of_step": share}
 
 
 def _from_files(
     recipe: Recipe, files: FileSource, device: torch.device, workers: int, seconds: float
-) -> list[dict[str, Any]]:
-    rows = [_row("whole files decoded, one core", 1, _decode(files, seconds))]
+) -> Iterator[dict[str, Any]]:
+    yield _row("whole files decoded, one core", 1, _decode(files, seconds))
     if device.type == "cuda" and (rate := _nvjpeg(files, device, seconds)):
-        rows.append(_row("whole files decoded by nvJPEG", 0, rate))
+        yield _row("whole files decoded by nvJPEG", 0, rate)
     source = Repeated(files, STEPS * recipe.batch_size)
     if "bank_size" in recipe.options:
         recipe = recipe.replace(bank_size=len(source))
-    rows.append(_row("loader: decode, crop, to the device", workers, _stream(recipe, source, device, workers, seconds)))
+    yield _row("loader: decode, crop, to the device", workers, _stream(recipe, source, device, workers, seconds))
     rate, idle = _fed(recipe, source, device, workers, seconds)
-    rows.append(_row("step fed by the loader", workers, rate) | {"idle_share": round(idle, 3)})
-    return rows
+    yield _row("step fed by the loader", workers, rate) | {"idle_share": round(idle, 3)}
 
 
 def _precision(device: torch.device) -> str:

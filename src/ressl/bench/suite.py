@@ -115,9 +115,9 @@ def bench(
         elif part == "views":
             found["views"] = views_speed(chosen, device, workers, spend)
         elif part == "loader":
-            found["loader"] = loader_speed(chosen, device, workers, spend, data)
-            for row in found["loader"]:
+            for row in loader_speed(chosen, device, workers, spend, data):
                 say(f"{_loader_name(row)}: {row['images_per_second']:,.0f} images/s")
+                take([row], found.setdefault("loader", []))
         elif part == "embed":
             found["embed"] = row = embed_speed(chosen, device)
             say(f"{row['pictures']:,} pictures to features: {row['seconds']:.2f} s")
@@ -200,7 +200,8 @@ def tables(found: dict[str, Any]) -> list[tuple[str, str, Rows]]:
         made.append(("both views alone", "views", _rows(rows, itemgetter("views"), rows[-1])))
     if "loader" in found:
         rows = found["loader"]
-        made.append((f"from {rows[0].get('files', 'JPEG files')}", "loader", _rows(rows, _loader_name, rows[-1])))
+        resident = next(row for row in rows if row["loader"].startswith("step on"))
+        made.append((f"from {rows[-1].get('files', 'JPEG files')}", "loader", _rows(rows, _loader_name, resident)))
     for field, rows in found.get("sweeps", {}).items():
         made.append((f"sweep over {field}", field, _rows(rows, itemgetter(field), rows[0])))
     return made
