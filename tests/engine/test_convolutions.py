@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ressl.engine.convolutions import _Convolution, convolve, stem
+from ressl.engine.convolutions import WeightGradients, _Convolution, convolve, stem
 from ressl.engine.pairing import both_ways, pairs, pixels
 
 
@@ -65,3 +65,28 @@ def test_pixels_are_paired_where_it_is_faster(channels: int, width: int, dtype: 
         expected = nn.functional.conv2d(x.float(), layer.weight.float(), padding=1)
         assert (ours.float() - expected).norm() < 0.01 * expected.norm()
         assert ours.requires_grad == grad
+
+
+def test_a_weight_that_is_used_several_times_has_one_sum() -> None:
+    """As with crops of several sizes; and in the next step it begins anew."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList([nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2)]).double()
+    layers.to(memory_format=torch.channels_last)
+    crops = [torch.randn(2, 4, side, side, dtype=torch.float64) for side in (8, 6, 4)]
+    crops = [crop.contiguous(memory_format=torch.channels_last) for crop in crops]
+    gradients = WeightGradients(torch.device("cpu"))
+    for _ in range(2):
+        layers.zero_grad()
+        sum(layers[1](layers[0](crop)).square().mean() for crop in crops).backward()
+        expected = [p.grad for p in layers.parameters()]
+        layers.zero_grad()
+        sum(
+            convolve(layers[1], convolve(layers[0], crop, gradients), gradients).square().mean() for crop in crops
+        ).backward()
+        known = {known.data_ptr() for known in gradients.sums.values()}
+        gradients.join()
+        for p, gradient in zip(layers.parameters(), expected, strict=True):
+            assert torch.allclose(p.grad, gradient)
+            assert p.grad.data_ptr() in known  # not a copy of what came first
+        assert len(known) == 2
+        assert not gradients.sums

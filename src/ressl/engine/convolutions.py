@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ressl.engine.launching import twice
 from ressl.engine.pairing import can_pair, convolve_pairs
+from ressl.engine.streams import beside, join
 
 _backward = torch.ops.aten.convolution_backward.default
 
@@ -25,33 +27,38 @@ class WeightGradients:
     DEPTH = 2  # layers whose inputs may be alive for it: enough to overlap, few enough to bound the memory
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # elsewhere one after the other
         self.pending: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
-        self.begun: set[int] = set()  # weights with a gradient on its way
+        self.sums: dict[int, Tensor] = {}  # what a weight's first use returned, by the weight's address
 
-    def run(self, make: Callable[[], Tensor], *inputs: Tensor) -> Tensor:
-        """``make()`` on the stream; its ``inputs`` are kept until the main stream has seen it end."""
-        main = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(main)
-        with torch.cuda.stream(self.stream):
+    def run(self, weight: Tensor, make: Callable[[], Tensor], *inputs: Tensor) -> Tensor | None:
+        """``make()`` on the stream: the gradient of ``weight``, whose uses have one sum.
+
+        The first use returns it. Later ones (crops of other sizes) are added to it on the stream and return None: were
+        autograd to add them up, the main stream would have to wait for each. ``inputs`` are kept until that stream has
+        seen the end.
+        """
+        with beside(self.stream):
             result = make()
-            done = self.stream.record_event()
-        self.pending.append((done, inputs))
-        while len(self.pending) > self.DEPTH:
-            main.wait_event(self.pending.popleft()[0])
+            known = self.sums.get(weight.data_ptr())
+            if known is not None:
+                known += result
+            done = self.stream.record_event() if self.stream is not None else None
+        if done is not None:
+            self.pending.append((done, inputs))
+            while len(self.pending) > self.DEPTH:
+                torch.cuda.current_stream(result.device).wait_event(self.pending.popleft()[0])
+        if known is not None:
+            return None
+        # Another tensor of the same memory: of one that we held, autograd would keep a copy, made too early.
+        result, self.sums[weight.data_ptr()] = twice(result)
         return result
-
-    def again(self, weight: Tensor) -> None:
-        """Of a weight that was used twice the gradients are added at once, on the main stream, which has to wait."""
-        if weight.data_ptr() in self.begun:
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        self.begun.add(weight.data_ptr())
 
     def join(self) -> None:
         """Before the gradients are read."""
-        self.begun.clear()
+        self.sums.clear()
         if self.pending:  # else the stream was not used, and a capture must not wait for what it has not seen
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            join(self.stream)
             self.pending.clear()
 
 
@@ -73,11 +80,9 @@ class _Convolution(torch.autograd.Function):
         dx = dw = None
         if ctx.needs_input_grad[1]:
             make = lambda: part([False, True, False])[1]
-            dw = make() if ctx.beside is None else ctx.beside.run(make, dy, x)
+            dw = make() if ctx.beside is None else ctx.beside.run(weight, make, dy, x)
         if ctx.needs_input_grad[0]:
             dx = part([True, False, False])[0] if back is None else convolve_pairs(dy, back)
-        if dw is not None and ctx.beside is not None:
-            ctx.beside.again(weight)
         return dx, dw, None, None, None, None
 
 
