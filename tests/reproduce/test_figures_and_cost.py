@@ -138,6 +138,16 @@ def test_a_card_that_was_measured_is_not_measured_again(tmp_path, monkeypatch, c
     assert "to measure on this machine: about 2 min" in capsys.readouterr().out
 
 
+def test_a_row_is_measured_alone(tmp_path, capsys) -> None:
+    words = ["cost", "--device", "cpu", "--seconds", "0.02", "--into", str(tmp_path), "--only"]
+    assert cli.main([*words, "moco"]) == 0
+    (path,) = tmp_path.iterdir()
+    found = json.loads(path.read_text())
+    assert (found["name"], [row["name"] for row in found["rows"]]) == ("imagenet", ["MoCo v2"])
+    assert cli.main([*words, "9 crops"]) == 2
+    assert "row" in capsys.readouterr().err
+
+
 def test_methods_are_measured_on_any_recipe(tmp_path) -> None:
     words = ["cost", "cifar10", "--device", "cpu", "--seconds", "0.02", "--into", str(tmp_path)]
     assert cli.main([*words, "--methods", "moco-v2", "supervised", "instdisc", "seed"]) == 0

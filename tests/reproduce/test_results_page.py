@@ -185,6 +185,16 @@ def test_speeds_are_those_of_the_fullest_and_newest_measurement(tmp_path: Path) 
     )
 
 
+def test_rows_of_the_cost_table_that_were_measured_apart_are_marked(tmp_path: Path) -> None:
+    both = cost("imagenet", {"MoCo v2": 500.0, "ReSSL": 400.0})
+    later = cost("imagenet", {"ReSSL (5 crops)": 100.0}, started="2026-01-02T00:00:00Z")
+    text = page(write(tmp_path, both, later)).split("## Table 8")[1].split("## ")[0]
+    assert "| ReSSL |  | 0.003 | 400 | 1.0 |" in text
+    assert "| ReSSL (5 crops) \\* |  | 0.010 | 100 | 1.0 |" in text
+    assert "\\* Measured at another time: some GPU, graph engine, bf16, batch 256, torch 2.11, commit abc." in text
+    assert "\\*" not in page(write(tmp_path / "alone", both)).split("## Table 8")[1].split("## ")[0]
+
+
 def test_records_of_an_installed_program_name_no_commit(tmp_path: Path) -> None:
     """It has none; and a measurement need not know its memory."""
     machine = {key: value for key, value in MACHINE.items() if key != "commit"}

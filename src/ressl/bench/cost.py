@@ -29,7 +29,7 @@ class Row(NamedTuple):
     batch: int | None  # the paper's
 
 
-ROWS = (
+ROWS: tuple[Row, ...] = (
     Row("MoCo v2", ("mocov2", "moco-v2", "moco"), "imagenet-r50", 2.25, 40, 256),
     Row("ReSSL", ("ressl",), "imagenet-r50", 2.33, 42, 256),
     Row("SimCLR", ("simclr",), "imagenet-r50", 3.55, 858, 4096),
@@ -41,15 +41,23 @@ ROWS = (
 RATIOS = (("ReSSL", BASE), ("ReSSL (4 crops)", "SimCLR"))
 
 
-def rows_of(name: str, methods: Sequence[str] = ()) -> tuple[Row, ...]:
-    """The paper's rows, or one per method on a recipe (all methods where none is named)."""
-    if name == PAPER and not methods:
-        return ROWS
+def rows_of(name: str, methods: Sequence[str] = (), only: str = "") -> tuple[Row, ...]:
+    """The paper's rows, or one per method on a recipe (all methods where none is named).
+
+    >>> [row.name for row in rows_of("imagenet", only="5 crops")]
+    ['ReSSL (5 crops)']
+    """
     for method in methods:
         if method not in METHODS:
             raise unknown("method", method, METHODS)
     recipe = "imagenet-r50" if name == PAPER else get_recipe(name).name
-    return tuple(Row(METHODS[m].title, (m,), recipe, None, None, None) for m in methods or METHODS)
+    rows = ROWS
+    if name != PAPER or methods:
+        rows = tuple(Row(METHODS[m].title, (m,), recipe, None, None, None) for m in methods or METHODS)
+    chosen = tuple(row for row in rows if only.lower() in row.name.lower())
+    if not chosen:
+        raise unknown("row", only, [row.name for row in rows])
+    return chosen
 
 
 def recipe_for(row: Row) -> Recipe | None:
@@ -74,15 +82,17 @@ def cost(
     say: Callable[[str], None] = print,
     name: str = PAPER,
     methods: Sequence[str] = (),
+    only: str = "",
     keep: Callable[[dict[str, Any]], object] = lambda found: None,
 ) -> dict[str, Any]:
     """Images/s, memory and hours per epoch of every row, beside the paper's; clustering between epochs not counted.
 
     ``keep`` gets what there is after every row.
     """
-    on_gpu, start, wanted = device.type == "cuda", time.monotonic(), rows_of(name, methods)
+    on_gpu, start, wanted = device.type == "cuda", time.monotonic(), rows_of(name, methods, only)
     rows: list[dict[str, Any]] = []
-    name = PAPER if wanted is ROWS else wanted[0].recipe
+    papers = name == PAPER and not methods
+    name = PAPER if papers else wanted[0].recipe
     found: dict[str, Any] = {"schema": 1, "kind": "cost", "name": name, "small": not on_gpu, "seconds": seconds}
     found |= {"rows": rows, "took": 0.0, "ratios": []}
     found |= {"environment": environment(device), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -99,7 +109,7 @@ def cost(
         measured |= {"paper": {"hours_per_epoch": row.hours, "memory_gb": row.memory_gb, "batch": row.batch}}
         say(f"{row.name}: {measured['images_per_second']:,.0f} images/s")
         rows.append(measured)
-        pairs = RATIOS if wanted is ROWS else [(r["name"], BASE) for r in rows if r["name"] != BASE]
+        pairs = RATIOS if papers else [(r["name"], BASE) for r in rows if r["name"] != BASE]
         found |= {"took": round(time.monotonic() - start, 1), "ratios": ratios(rows, pairs)}
         keep(found)
     return found

@@ -22,9 +22,13 @@ def add_options(parser: ArgumentParser) -> None:
         "method's whole training step on random pictures, beside the paper's V100 hours. With a recipe's name:\n"
         "the same of every method on it. Without a GPU a toy size runs."
     )
-    parser.epilog = "examples:\n  ressl cost\n  ressl cost cifar10\n  ressl cost cifar10 --methods ressl moco-v2 byol"
+    parser.epilog = (
+        "examples:\n  ressl cost\n  ressl cost --only '5 crops'\n  ressl cost cifar10\n"
+        "  ressl cost cifar10 --methods ressl moco-v2 byol"
+    )
     parser.add_argument("recipe", nargs="?", default=PAPER, help=f"a recipe; {PAPER} (default): the paper's table")
     parser.add_argument("--methods", nargs="+", default=[], metavar="M", help="see 'ressl methods' (default: all)")
+    parser.add_argument("--only", default="", metavar="WORDS", help="rows whose name has these words: '5 crops'")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--engine", default="auto", help=f"{', '.join(ENGINES)} (default: auto)")
     parser.add_argument("--seconds", metavar="S", default="2", help="to spend on each measurement (default: 2)")
@@ -39,7 +43,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     keep = lambda found: suite.write(found, options.into)
     place = device_of(options.device)
     with on_device(place):
-        found = cost(place, seconds, options.engine, say, options.recipe, options.methods, keep)
+        found = cost(place, seconds, options.engine, say, options.recipe, options.methods, options.only, keep)
     show_cost(found)
     print(f"written to {suite.write(found, options.into)}")
     return 0

@@ -100,13 +100,17 @@ def _paper_cost(ledger: Ledger) -> Iterator[str]:
     yield f"`ressl reproduce cost`, {_hardware(found)}.\n"
     yield "| | paper, V100 hours | ours, GPU hours | images/s | memory GB |"
     yield "|---|---:|---:|---:|---:|"
-    for row in found["rows"]:
+    rows = _with_others(ledger, found)
+    for name, (row, record) in rows.items():
         hours, memory = row["paper"]["hours_per_epoch"], row.get("peak_memory_gb")
         yield (
-            f"| {row['name']} | {'' if hours is None else f'{hours:.2f}'} | {row['hours_per_epoch']:.3f} | "
+            f"| {_marked(name, record, found)} | {'' if hours is None else f'{hours:.2f}'} | "
+            f"{row['hours_per_epoch']:.3f} | "
             f"{row['images_per_second']:,.0f} | {'' if memory is None else f'{memory:.1f}'} |"
         )
     yield ""
+    if apart := {_hardware(record) for _, record in rows.values() if record is not found}:
+        yield f"\\* Measured at another time: {'; '.join(sorted(apart))}.\n"
     for pair in found["ratios"]:
         beside = "" if pair["paper"] is None else f" (paper {pair['paper']:.2f})"
         yield f"- {pair['ratio']}: **{pair['ours']:.2f}** in time{beside}"
@@ -139,24 +143,37 @@ def _speeds(ledger: Ledger) -> Iterator[str]:
     yield "Clustering between epochs (LocalAgg, PCL v2) is not counted; SEED has a ResNet-50 for its teacher.\n"
     yield "| | images/s | time / MoCo v2 | paper | memory GB |"
     yield "|---|---:|---:|---:|---:|"
-    rows = {row["name"]: (row, found) for row in found["rows"]}
-    alike = [r for r in ledger.costs if r["name"] == COMPARED and not r["small"] and _card(r) == _card(found)]
-    for other in sorted(alike, key=lambda r: str(r["started"]), reverse=True):
-        if BASE in [row["name"] for row in other["rows"]]:
-            rows = {row["name"]: (row, other) for row in other["rows"]} | rows
+    rows = _with_others(ledger, found, beside=BASE)
     apart = dict[str, str]()
     for name, (row, record) in sorted(rows.items(), key=lambda item: -item[1][0]["images_per_second"]):
         ratios = {pair["ratio"].removesuffix(f" / {BASE}"): pair for pair in record["ratios"]}
         pair = ratios.get(name, {"ours": 1.0, "paper": 1.0})
         paper = "" if pair["paper"] is None else f"{pair['paper']:.2f}"
         memory = "" if row.get("peak_memory_gb") is None else f"{row['peak_memory_gb']:.2f}"
-        mark = "" if record is found else " \\*"
-        yield f"| {name}{mark} | {row['images_per_second']:,.0f} | {pair['ours']:.2f} | {paper} | {memory} |"
+        shown = _marked(name, record, found)
+        yield f"| {shown} | {row['images_per_second']:,.0f} | {pair['ours']:.2f} | {paper} | {memory} |"
         if record is not found:
             base = next(row for row in record["rows"] if row["name"] == BASE)
             apart[record["started"]] = f"{base['images_per_second']:,.0f} images/s{_commit(record)}"
     if apart:
         yield f"\n\\* Measured at another time, beside MoCo v2 with {'; '.join(apart.values())}."
+
+
+def _with_others(
+    ledger: Ledger, found: dict[str, Any], beside: str = ""
+) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Rows by name, each with its measurement: those of ``found``, and what it lacks from the newest others on such a
+    card, if they measured ``beside`` as well."""
+    rows = {row["name"]: (row, found) for row in found["rows"]}
+    alike = [r for r in ledger.costs if r["name"] == found["name"] and not r["small"] and _card(r) == _card(found)]
+    for other in sorted(alike, key=lambda r: str(r["started"]), reverse=True):
+        if not beside or beside in [row["name"] for row in other["rows"]]:
+            rows |= {row["name"]: (row, other) for row in other["rows"] if row["name"] not in rows}
+    return rows
+
+
+def _marked(name: str, record: dict[str, Any], found: dict[str, Any]) -> str:
+    return name if record is found else f"{name} \\*"
 
 
 def _card(record: dict[str, Any]) -> object:
