@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from ressl.engine import ahead
+from ressl.engine.accelerate import calls_of
 from ressl.engine.ahead import Call, Rehearsal, sketched
+from ressl.methods import METHODS
 from ressl.nn import build_backbone
+from ressl.recipes import get_recipe
 
 SHAPE, WIDTH = (8, 3, 32, 32), 24  # no layer of 64 channels, which asks for others (see pairing)
 
@@ -62,3 +65,18 @@ def test_they_are_asked_for_where_they_will_be_used(monkeypatch: pytest.MonkeyPa
     assert {operation for operation, _ in made} == {*ahead._CONVOLUTIONS}
     # On a CPU all in this thread; on a GPU autograd has one of its own, where a hook is called.
     assert {thread for operation, thread in made} == {threading.main_thread()}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "expected"),
+    [
+        ("cifar10", "ressl", [(32, 1)]),
+        ("cifar10", "simclr", [(32, 2)]),
+        ("cifar10", "byol", [(32, 2), (32, 1)]),  # the student's views at once, the teacher's one by one
+        ("cifar10", "swav", [(32, 2), (16, 4)]),
+        ("imagenet-r50-4crops", "ressl", [(224, 1), (160, 1), (128, 1), (96, 1)]),
+    ],
+)
+def test_every_call_of_a_network_is_rehearsed(recipe: str, method: str, expected: list[tuple[int, int]]) -> None:
+    chosen = get_recipe(recipe).replace(method=method)
+    assert calls_of(METHODS[method], [view.size for view in chosen.views]) == expected  # type: ignore[arg-type]

@@ -189,5 +189,8 @@ def test_a_sketch_tells_which_kernels_a_step_launches() -> None:
     sides = {launch.constants["R"] for launch in found if launch.kernel.__name__ == "_moments"}
     assert sides == {32 * 32, 16 * 16, 8 * 8, 4 * 4}
     assert all(not arg.is_meta for arg in backbone.state_dict().values())  # the network itself is as it was
-    both, _ = sketched(backbone, (8, 3, 32, 32), torch.bfloat16, calls=(1, 2))  # alone, and two views at once
+    both, _ = sketched(backbone, (8, 3, 32, 32), torch.bfloat16, calls=((32, 1), (32, 2)))
     assert {launch.constants["G"] for launch in both if launch.kernel.__name__ == "_moments"} == {2, 4}
+    crops, _ = sketched(backbone, (8, 3, 32, 32), torch.bfloat16, calls=((32, 1), (16, 1)))
+    sides = {launch.constants["R"] for launch in crops if launch.kernel.__name__ == "_moments"}
+    assert sides == {32 * 32, 16 * 16, 8 * 8, 4 * 4, 2 * 2}

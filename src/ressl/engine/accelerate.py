@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,7 @@ from ressl.engine.launching import Launch
 from ressl.engine.lookahead import look_ahead
 from ressl.engine.step import TrainStep
 from ressl.errors import unknown
+from ressl.methods.base import Method
 from ressl.nn.ema import EMATeacher
 from ressl.nn.processes import world
 
@@ -206,18 +207,21 @@ def _update_kernels(step: TrainStep) -> list[Launch]:
 
 
 def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
-    """Of the student's network on its first views; a teacher's is the same, smaller crops are left to the step."""
+    """Of the student's network on its views; a teacher's is the same."""
     with contextlib.suppress(Exception):  # a network of another kind: it is made ready as it goes
-        sizes, method = [view.size for view in step.views.views], step.method
-        size = sizes[:2][-1]  # teacher first, if there is one
-        student = sizes[1:] if method.ema and len(sizes) > method.backprops else sizes
-        together = student.count(size)
-        calls = sorted({together, 1} if method.ema else {together})
-        shape = (step.loader.batch_size, 3, size, size)
-        found = Rehearsal(method.backbone, shape, step.precision, calls, _update_kernels(step), **how)
+        calls = calls_of(step.method, [view.size for view in step.views.views])
+        shape = (step.loader.batch_size, 3, calls[0][0], calls[0][0])
+        found = Rehearsal(step.method.backbone, shape, step.precision, calls, _update_kernels(step), **how)
         found.start()
         return found
     return None
+
+
+def calls_of(method: Method, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """(side, how many views at once) of each call of a network that differs from the others; the largest first."""
+    student = sizes[1:] if method.ema and len(sizes) > method.backprops else sizes  # a teacher's view comes first
+    calls = {(side, student.count(side)) for side in student}
+    return sorted(calls | ({(sizes[0], 1)} if method.ema else set()), reverse=True)
 
 
 class Beside:

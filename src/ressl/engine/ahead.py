@@ -47,8 +47,9 @@ class Call(NamedTuple):
 class Rehearsal(threading.Thread):
     """Builds every kernel of a training step of ``network`` on pictures of ``shape``, once started.
 
-    ``calls``: how many views of that shape the network takes at once, in each of its calls that differ. Whoever needs a
-    kernel before it is ready makes it himself. ``also``: what else is to be built. ``how`` as for :func:`fuse`.
+    ``calls``: of each of its calls that differ the side of the views, where it is another, and how many it takes at
+    once. Whoever needs a kernel before it is ready makes it himself. ``also``: what else is to be built. ``how`` as for
+    :func:`fuse`.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Rehearsal(threading.Thread):
         network: nn.Module,
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        calls: Sequence[int] = (1,),
+        calls: Sequence[tuple[int, int]] = (),
         also: Sequence[Launch] = (),
         **how: Any,
     ) -> None:
@@ -113,13 +114,14 @@ class _Noting(TorchDispatchMode):
 
 
 def sketched(
-    network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, calls: Sequence[int] = (1,), **how: Any
+    network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, calls: Sequence[tuple[int, int]] = (), **how: Any
 ) -> Sketch:
-    """What a forward and backward of ``network`` on such pictures asks for."""
+    """What a forward and backward of ``network`` on such pictures asks for; ``calls`` as for :class:`Rehearsal`."""
     twin = _twin(network, dtype, **how)
-    pictures = torch.zeros(shape, dtype=dtype, device="meta").contiguous(memory_format=torch.channels_last)
     with noted() as launches, _Noting() as convolutions:
-        for views in calls:
+        for side, views in calls or [(shape[-1], 1)]:
+            pictures = torch.zeros(*shape[:2], side, side, dtype=dtype, device="meta")
+            pictures = pictures.contiguous(memory_format=torch.channels_last)
             torch.stack(forward_crops(twin, [pictures] * views)).sum().backward()
     signature = lambda one: [arg.dtype if isinstance(arg, Tensor) else arg for arg in one.args]
     different = {(one.kernel, *signature(one), *one.constants.items()): one for one in launches}

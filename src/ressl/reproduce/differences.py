@@ -49,8 +49,8 @@ Evaluation:
   random weights is left out: `ressl evaluate torchvision/resnet50 --data voc07 --protocol svm` gives it.
 - **Cost.** Random pictures that lie on the GPU, batch 256 for every method, one GPU; the paper reads ImageNet, and
   trains SimCLR and BYOL with 4096 on 32 GPUs. So four crops cost more beside SimCLR than in the paper: the student's
-  have 2.02 times the pixels of one view of 224 px, SimCLR's two views 2, and the teacher's forward comes on top, a sixth
-  of SimCLR's step by arithmetic. SimCLR's own extra cost in the paper, norms and similarities over all GPUs, is not in
+  have 2.02 times the pixels of one view of 224 px, SimCLR's two views 2, and the teacher's forward comes on top, by
+  arithmetic a sixth of SimCLR's step. What SimCLR does over all GPUs in the paper, norms and similarities, is not in
   ours.
 - **Figures 2 and 3** query and map test pictures (at most 2,000 of them); the paper takes training pictures.
 
