@@ -23,6 +23,7 @@ REASONS = {
     "fused update": "gradient norm, SGD and the teacher's average in two passes over the weights instead of six",
     "look ahead": "views are many small kernels, none of which fills the card; the networks leave room beside them",
     "tried convolutions": "what is fastest depends on what runs beside it, and the library can only guess",
+    "our kernel": "plain operations write a view down several times on the way, and the columns of the stem",
     "four steps per replay": "fewer replays, in the hope of fewer gaps",
 }
 HEAD = """# Performance
@@ -132,7 +133,7 @@ def of_bench(name: str, folder: Path) -> Iterator[str]:
         if names - shown:
             add(record, of_step(record))
         shown |= names
-    for read in (of_loss, of_embedding, of_ideas, of_views, of_sweeps):
+    for read in (of_loss, of_embedding, of_ideas, of_linear, of_views, of_sweeps):
         found = newest_with(folder, "bench", name, lambda record, read=read: list(read(record)))
         if found is not None:
             add(*found)
@@ -172,6 +173,18 @@ def of_ideas(record: Record) -> Iterator[str]:
     whole = number(record["ideas"][0]["images_per_second"])
     yield f"\nAll ideas together: {whole} images/s. One of them changed at a time:"
     yield from table(("idea", "why", "images/s", "worth", ""), ideas(record["ideas"]))
+
+
+def of_linear(record: Record) -> Iterator[str]:
+    rows = record["linear"]
+    whole = rows[0]["hundred_epochs_seconds"]
+    yield f"\n100 epochs of linear evaluation on {rows[0]['pictures']:,} random pictures: {whole:.2f} s."
+    names = [row["linear"].removeprefix("without ") for row in rows]
+    less = [[name, REASONS.get(name, ""), number(row["hundred_epochs_seconds"], 2),
+             f"{100 * (row['hundred_epochs_seconds'] / whole - 1):+.1f} %", "kept"]
+            for name, row in zip(names[1:], rows[1:], strict=True)]  # fmt: skip
+    if less:
+        yield from table(("idea", "why", "s without it", "worth", ""), less)
 
 
 def of_views(record: Record) -> Iterator[str]:

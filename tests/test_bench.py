@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ressl import cli
 from ressl.bench import cost as costs
 from ressl.bench import loader, suite
+from ressl.bench.linear import linear_speed
 from ressl.bench.loader import loader_speed
 from ressl.bench.parts import flops_per_image, loss_cost
 from ressl.bench.phases import step_phases
@@ -288,3 +289,15 @@ def test_embedding_is_timed_once_the_model_is_ready(capsys: pytest.CaptureFixtur
     assert (found["pictures"], found["side"], found["dim"]) == (512, 32, 64)
     assert found["images_per_second"] == pytest.approx(512 / found["seconds"], rel=0.05)
     assert "512 pictures to features" in capsys.readouterr().out
+
+
+def test_epochs_of_the_linear_evaluation_are_timed() -> None:
+    found = suite.bench("cifar10", parts=("linear",), device=CPU, workers=0, seconds=0.05)
+    assert misfit(found) is None
+    (row,) = found["linear"]
+    assert row["hundred_epochs_seconds"] == pytest.approx(100 * row["pictures"] / row["images_per_second"], rel=0.01)
+    ((title, _, rows),) = suite.tables(found)
+    assert (title, rows[0][0], rows[0][2]) == ("linear evaluation", "all ideas", 1.0)
+    no_resnet = get_recipe("cifar10").replace(backbone="timm/mobilenetv3_small_050", bn_groups=1)
+    with pytest.raises(ResslError, match="measures ResNets"):
+        next(linear_speed(no_resnet, CPU, 0.05))

@@ -30,7 +30,7 @@ ALLOWED = {
     "recipes": {"data", "nn", "methods", "evaluation"},
     "report": set(),
     "bench": {
-        *("data", "nn", "engine", "losses", "recipes", "methods", "runs", "training", "environment"),
+        *("data", "nn", "engine", "evaluation", "losses", "recipes", "methods", "runs", "training", "environment"),
         *("embedding", "encoder", "transform"),
     },
     "commands": {

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ressl.bench.features import embed_speed
+from ressl.bench.linear import linear_speed
 from ressl.bench.loader import files_of, loader_speed
 from ressl.bench.parts import flops_per_image, ideas_worth, loss_cost
 from ressl.bench.phases import step_phases
@@ -26,7 +27,7 @@ from ressl.recipes import get_recipe
 from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import plain
 
-PARTS = ("ceilings", "engines", "loss", "profile", "ideas", "ways", "views", "loader", "embed", "sweeps")
+PARTS = ("ceilings", "engines", "loss", "profile", "ideas", "ways", "views", "loader", "embed", "linear", "sweeps")
 SWEPT: dict[str, tuple[int, ...]] = {
     "batch_size": (128, 256, 512, 1024, 2048),
     "queue_size": (1024, 4096, 16384, 65536, 131072),
@@ -121,6 +122,8 @@ def bench(
         elif part == "embed":
             found["embed"] = row = embed_speed(chosen, device)
             say(f"{row['pictures']:,} pictures to features: {row['seconds']:.2f} s")
+        elif part == "linear":
+            take(linear_speed(chosen, device, spend, say), found.setdefault("linear", []))
         elif part == "sweeps":
             for field in [field for field in SWEPT if field in pieces]:
                 rows = _sweep(field, chosen, device, spend, say)
@@ -202,6 +205,9 @@ def tables(found: dict[str, Any]) -> list[tuple[str, str, Rows]]:
         rows = found["loader"]
         resident = next(row for row in rows if row["loader"].startswith("step on"))
         made.append((f"from {rows[-1].get('files', 'JPEG files')}", "loader", _rows(rows, _loader_name, resident)))
+    if "linear" in found:
+        rows = found["linear"]
+        made.append(("linear evaluation", "epochs", _rows(rows, itemgetter("linear"), rows[0])))
     for field, rows in found.get("sweeps", {}).items():
         made.append((f"sweep over {field}", field, _rows(rows, itemgetter(field), rows[0])))
     return made

@@ -100,8 +100,11 @@ def _affine_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias).relu()
 
 
-def fold(backbone: nn.Module, dtype: torch.dtype) -> Folded | None:
-    """``backbone`` in eval mode with the weights it has now, its products in ``dtype``; None if it is no ResNet."""
+def fold(backbone: nn.Module, dtype: torch.dtype, paired: bool = True) -> Folded | None:
+    """``backbone`` in eval mode with the weights it has now, its products in ``dtype``; None if it is no ResNet.
+
+    ``paired``: two pixels at once where that is faster (see :mod:`ressl.engine.pairing`).
+    """
     if not isinstance(backbone, ResNet) or not isinstance(backbone.fc, nn.Identity):
         return None
     if not isinstance(backbone.bn1, nn.BatchNorm2d):
@@ -116,7 +119,7 @@ def fold(backbone: nn.Module, dtype: torch.dtype) -> Folded | None:
             shortcut = None if block.downsample is None else _folded(block.downsample[0], block.downsample[1], dtype)
             if shortcut is not None:
                 main[-1] = main[-1]._replace(bias=main[-1].bias + shortcut.bias)
-            blocks.append(_Block([_with_pairs(convolution) for convolution in main], shortcut))
+            blocks.append(_Block([_with_pairs(convolution) for convolution in main] if paired else main, shortcut))
     return Folded(_folded(backbone.conv1, backbone.bn1, dtype), backbone.maxpool, blocks)
 
 

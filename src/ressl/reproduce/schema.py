@@ -105,6 +105,12 @@ class Embedding(TypedDict):
     images_per_second: float
 
 
+class Epochs(Speed):
+    linear: str  # with all ideas, or without one
+    hundred_epochs_seconds: float
+    pictures: int
+
+
 class Phase(TypedDict):
     phase: str
     milliseconds: float
@@ -132,6 +138,7 @@ class Bench(Head):
     views: NotRequired[list[View]]
     loader: NotRequired[list[Fed]]
     embed: NotRequired[Embedding]
+    linear: NotRequired[list[Epochs]]
     sweeps: NotRequired[dict[str, list[Step]]]
 
 

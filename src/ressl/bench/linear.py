@@ -1,0 +1,59 @@
+"""How fast the linear evaluation goes over its data, and what each of its ideas is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ressl.bench.steps import pictures
+from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
+from ressl.data.views import View, Views
+from ressl.engine.compiling import compiled
+from ressl.engine.folding import fold
+from ressl.engine.tuning import fastest
+from ressl.errors import ResslError
+from ressl.evaluation.blocks import Blocks
+from ressl.evaluation.classifier import Classifier
+from ressl.evaluation.linear import learning_rate
+from ressl.recipes.recipe import Recipe
+from ressl.runs import build_method
+
+CLASSES = 10
+MOST = 10**9  # bytes of pictures
+
+
+def linear_speed(
+    recipe: Recipe, device: torch.device, seconds: float, say: Callable[[str], None] = lambda text: None
+) -> Iterator[dict[str, Any]]:
+    """Epochs on random pictures as they are, and with one idea changed at a time."""
+    on_gpu, protocol, side = device.type == "cuda", recipe.linear, recipe.image_size
+    count = min(50_000 if on_gpu else 2 * protocol.batch_size, MOST // (3 * side**2))
+    images = pictures(count, side).images.to(device)
+    labels = torch.arange(count, device=device) % CLASSES
+    backbone = build_method(recipe).backbone.to(device).eval()
+    width: int = backbone.features_dim  # type: ignore[assignment]
+    batch = min(protocol.batch_size, count)
+    total = protocol.epochs * (count // batch)
+    for name in ("all ideas", "without paired pixels", "without our kernel") if on_gpu else ("all ideas",):
+        paired = on_gpu and name != "without paired pixels"  # a CPU has no use for pairs
+        net = fold(backbone, torch.bfloat16 if on_gpu else torch.float32, paired)
+        if net is None:
+            raise ResslError(f"the part 'linear' of the benchmark measures ResNets, and {recipe.backbone} is none")
+        classifier = Classifier(
+            width, CLASSES, schedule=lambda step: learning_rate(protocol, step, total, batch),
+            nesterov=protocol.nesterov, seed=0, device=device,
+        )  # fmt: skip
+        views = Views([View(size=side, crop=protocol.scale, flip=0.5)], recipe.mean, recipe.std, 0)
+        blocks = Blocks(net, views, images, labels, classifier, batch, 0)
+        if name == "without our kernel":
+            blocks.show, blocks.look = blocks._show, compiled(blocks._look)
+        with fastest(device):
+            blocks.train_epoch()  # the start
+            wait(device)
+            each = seconds_per_call(blocks.train_epoch, device, seconds, warm_up=1)
+        hundred = round(100 * each, 3)
+        say(f"linear evaluation, {name}: {hundred:.1f} s for 100 epochs")
+        yield {"linear": name, "images_per_second": round(count / each, 1), "hundred_epochs_seconds": hundred,
+               "pictures": count, "peak_memory_gb": peak_memory_gb(device)}  # fmt: skip
