@@ -33,27 +33,27 @@ from written import (
 from ressl.methods import METHODS
 
 
-def simclr(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def simclr(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     z = [*student(twin, views[0]), *student(twin, views[1])]
     pair = lambda i: (i + B) % (2 * B)
     rest = lambda i: [z[j] for j in range(2 * B) if j not in (i, pair(i))]
     return mean([contrastive(z[i], z[pair(i)], rest(i), 0.1) for i in range(2 * B)])
 
 
-def byol(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def byol(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     p = [unit(twin.predictor(twin.head(twin.backbone(view)))) for view in views]
     t = [teacher(twin, view) for view in views]
     square = lambda a, b: sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
     return mean([square(p[0][i], t[1][i]) + square(p[1][i], t[0][i]) for i in range(B)])
 
 
-def simsiam(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
-    z = [twin.head(twin.backbone(view)) for view in views]
-    p, z = [unit(twin.predictor(x)) for x in z], [unit(x) for x in z]
+def simsiam(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
+    p = [unit(twin.predictor(twin.head(twin.backbone(view)))) for view in views]
+    z = [student(still, view) for view in views]
     return mean([-dot(p[0][i], z[1][i]) / 2 - dot(p[1][i], z[0][i]) / 2 for i in range(B)])
 
 
-def supervised(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def supervised(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     logits = rows(twin.classifier(twin.backbone(views[0])))
     return mean([-math.log(softmax(logits[i])[int(wanted["labels"][i])]) for i in range(B)])
 
@@ -68,13 +68,15 @@ def even(scores: list[Vector], epsilon: float, iterations: int) -> list[Vector]:
     return [[v * len(Q) for v in row] for row in Q]
 
 
-def swav(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
-    z, C = [student(twin, view) for view in views], unit(twin.prototypes)
-    scores = [[[dot(v, c) for c in C] for v in crop] for crop in z]
-    terms = []
+def swav(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
+    both = []
+    for net in (twin, still):
+        C = rows(net.prototypes)
+        both.append([[[dot(v, c) for c in C] for v in student(net, view)] for view in views])
+    (scores, before), terms = both, []
     for i, queue in enumerate((twin.queue1, twin.queue2)):
         past = [[dot(v, c) for c in C] for v in rows(queue.keys)]
-        codes = even([*scores[i], *past], 0.05, 3)[:B]
+        codes = even([*before[i], *past], 0.05, 3)[:B]
         for v in range(len(views)):
             if v != i:
                 p = [softmax([s / 0.1 for s in row]) for row in scores[v]]
@@ -82,17 +84,18 @@ def swav(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
     return mean(terms)
 
 
-def instdisc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def instdisc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     v, bank, m = student(twin, views[0]), rows(twin.bank.vectors), 9
     noise = (twin.draws(B, m) * N).long().tolist()
     own = wanted["index"].tolist()
-    weight = [[math.exp(dot(v[i], bank[j]) / 0.07) for j in (own[i], *noise[i])] for i in range(B)]
-    Z = mean([w for row in weight for w in row]) * N
+    weigh = lambda v: [[math.exp(dot(v[i], bank[j]) / 0.07) for j in (own[i], *noise[i])] for i in range(B)]
+    weight = weigh(v)
+    Z = mean([w for row in weigh(student(still, views[0])) for w in row]) * N
     h = lambda w: (w / Z) / (w / Z + m / N)
     return mean([-math.log(h(row[0])) - sum(math.log(1 - h(w)) for w in row[1:]) for row in weight])
 
 
-def localagg(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def localagg(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     v, bank, labels = student(twin, views[0]), rows(twin.bank.vectors), twin.clusters.tolist()
     total, sizes = [], []
     for i, own in enumerate(wanted["index"].tolist()):
@@ -106,9 +109,9 @@ def localagg(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float
     return mean(total)
 
 
-def mochi(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def mochi(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     q, k, Q = student(twin, views[1]), teacher(twin, views[0]), rows(twin.queue.keys)
-    u, total = twin.draws(B, 3 * 5 + 2 * 3).tolist(), []
+    u, total, fixed = twin.draws(B, 3 * 5 + 2 * 3).tolist(), [], student(still, views[1])
     for i in range(B):
         hard = sorted(Q, key=lambda n, i=i: -dot(q[i], n))[:4]
         mixed = []
@@ -117,12 +120,12 @@ def mochi(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
             mixed.append([share * x + (1 - share) * y for x, y in zip(a, b, strict=True)])
         for s in range(3):
             a, share = hard[int(u[i][15 + s] * 4)], 0.5 * u[i][18 + s]
-            mixed.append([share * x + (1 - share) * y for x, y in zip(q[i], a, strict=True)])
+            mixed.append([share * x + (1 - share) * y for x, y in zip(fixed[i], a, strict=True)])
         total.append(contrastive(q[i], k[i], [*Q, *unit(torch.tensor(mixed, dtype=torch.float64))], 0.2))
     return mean(total)
 
 
-def cpc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def cpc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     image, places = views[0], range(0, 5, 2)  # 8 px in patches of 4, every 2: a grid of 3 x 3
     u = twin.draws(B, 45).double()
     z = torch.zeros(B, 3, 3, 6, dtype=torch.float64)
@@ -152,39 +155,40 @@ def cpc(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
     return mean(terms)
 
 
-def pcl(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def pcl(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     q, terms = student(twin, views[1]), []
     for m in range(2):
         C, phi, labels = (getattr(twin, f"{name}{m}").tolist() for name in ("prototypes", "phi", "labels"))
         own = [labels[j] for j in wanted["index"].tolist()]
         logits = [[dot(v, c) / f for c, f in zip(C, phi, strict=True)] for v in q]
         terms.append(mean([-math.log(softmax(logits[i])[own[i]]) for i in range(B)]))
-    return moco(twin, views, wanted) + mean(terms)
+    return moco(twin, views, wanted, still) + mean(terms)
 
 
-def adco(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def adco(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     q, k, n = student(twin, views[1]), teacher(twin, views[0]), unit(twin.negatives)
     return mean([contrastive(q[i], k[i], n, 0.12) for i in range(B)])
 
 
-def clsa(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
-    q, k, Q = student(twin, views[1]), teacher(twin, views[0]), rows(twin.queue.keys)
+def clsa(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
+    k, Q = teacher(twin, views[0]), rows(twin.queue.keys)
     relation = lambda z, i: softmax([dot(z, k[i]) / 0.2, *(dot(z, n) / 0.2 for n in Q)])
-    terms = []
+    terms, q = [], student(still, views[1])
     for view in views[2:]:
         s = student(twin, view)
         p, r = ([relation(z[i], i) for i in range(B)] for z in (q, s))
         terms.append(mean([-dot(p[i], [math.log(x) for x in r[i]]) for i in range(B)]))
-    return moco(twin, views, wanted) + mean(terms)
+    return moco(twin, views, wanted, still) + mean(terms)
 
 
-def seed(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def seed(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any) -> float:
     s, t, Q = student(twin, views[0]), unit(twin.frozen(views[0])), rows(twin.queue.keys)
     relation = lambda z, i, tau: softmax([dot(z, t[i]) / tau, *(dot(z, n) / tau for n in Q)])
     return mean([-dot(relation(t[i], i, 0.01), [math.log(x) for x in relation(s[i], i, 0.2)]) for i in range(B)])
 
 
-Naive = Callable[[Any, list[Tensor], dict[str, Tensor]], float]
+# The network, its views and what it wants; and the network whose results are held still, where a paper does.
+Naive = Callable[[Any, list[Tensor], dict[str, Tensor], Any], float]
 NAIVE: dict[str, tuple[Naive, int]] = {  # with the number of views
     "moco-v2": (moco, 2), "simclr": (simclr, 2), "byol": (byol, 2), "simsiam": (simsiam, 2),
     "supervised": (supervised, 1), "swav": (swav, 4), "instdisc": (instdisc, 1), "localagg": (localagg, 1),
@@ -197,21 +201,48 @@ def test_every_method_has_an_equation_here_or_in_a_test_of_its_own() -> None:
     assert set(NAIVE) == set(METHODS) - {"ressl"}
 
 
-@pytest.mark.parametrize("name", NAIVE)
-def test_the_loss_is_the_equation(name: str) -> None:
-    naive, count = NAIVE[name]
+def ready(name: str) -> Any:
+    """A method whose teacher and student differ, or half of its equation would go unseen; with clusters."""
     method = make(name)
-    with torch.no_grad():  # teacher and student differ, or half of the equation would go unseen
+    with torch.no_grad():
         for p in method.parameters():
             p.add_(0.1 * torch.randn_like(p))
         if name == "swav":
             method.after_step((torch.ones(2, D), torch.ones(2, D)))  # prototypes are of unit length again
     if name in ("localagg", "pcl-v2"):
         method.begin_epoch(1)  # makes clusters
+    return method
+
+
+@pytest.mark.parametrize("name", NAIVE)
+def test_the_loss_is_the_equation(name: str) -> None:
+    naive, count = NAIVE[name]
+    method = ready(name)
     views, wanted = pictures(count), wanted_by(method)
     twin = copy.deepcopy(method)
-    expected = naive(twin, views, wanted)
+    expected = naive(twin, views, wanted, twin)
     assert method(views, **wanted).loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NAIVE)
+def test_the_gradient_is_the_equations(name: str) -> None:
+    """In a random direction, against the difference of the written loss on either side: what a paper holds still is."""
+    naive, count = NAIVE[name]
+    method = ready(name)
+    views, wanted = pictures(count), wanted_by(method)
+    still, sides, drawn = copy.deepcopy(method), [], torch.Generator().manual_seed(3)
+    method(views, **wanted).loss.backward()
+    # AdCo's negatives go the other way, see test_particulars.py.
+    learning = {n: p for n, p in method.named_parameters() if p.requires_grad and n != "negatives"}
+    direction = {n: torch.randn(p.shape, dtype=p.dtype, generator=drawn) for n, p in learning.items()}
+    for sign in (1, -1):
+        moved = copy.deepcopy(still)
+        with torch.no_grad():
+            for label, way in direction.items():
+                moved.get_parameter(label).add_(sign * 1e-7 * way)
+        sides.append(naive(moved, views, wanted, still))
+    slope = sum((p.grad * direction[label]).sum().item() for label, p in learning.items() if p.grad is not None)
+    assert slope == pytest.approx((sides[0] - sides[1]) / 2e-7, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", NAIVE)

@@ -93,7 +93,7 @@ def teacher(twin: Any, view: Tensor) -> list[Vector]:
     return unit(twin.teacher.module(view))
 
 
-def moco(twin: Any, views: list[Tensor], wanted: dict[str, Tensor]) -> float:
+def moco(twin: Any, views: list[Tensor], wanted: dict[str, Tensor], still: Any = None) -> float:
     q, k, Q = student(twin, views[1]), teacher(twin, views[0]), rows(twin.queue.keys)
     return mean([contrastive(q[i], k[i], Q, 0.2) for i in range(B)])
 

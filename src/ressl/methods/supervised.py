@@ -30,7 +30,8 @@ class Supervised(Method):
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         labels = wanted["labels"]
-        logits = self.classifier(self.backbone(views[0])).float()  # B x classes
+        logits = self.classifier(self.backbone(views[0]))  # B x classes
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         with torch.no_grad():
             logs = {"accuracy": 100.0 * (logits.argmax(1) == labels).float().mean()}  # percent, like all others
         return Output(F.cross_entropy(logits, labels), carry=None, logs=logs)

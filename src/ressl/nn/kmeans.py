@@ -39,12 +39,12 @@ def kmeans(points: Tensor, k: int, *, key: Tensor | int, round: Tensor | int = 0
 
 
 def few_clusters(k: int, n: int) -> int:
-    """``k``, or a quarter of ``n`` points where those are fewer: a cluster of one point says nothing of its place.
+    """``k``, but at most one for four of ``n`` points: a cluster of one point says nothing of its place.
 
-    >>> few_clusters(1000, 50_000), few_clusters(1000, 600)
-    (1000, 150)
+    >>> few_clusters(1000, 50_000), few_clusters(1000, 600), few_clusters(1000, 1001)
+    (1000, 150, 250)
     """
-    return k if k <= n else max(1, n // 4)
+    return min(k, max(1, n // 4))
 
 
 def assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,109 @@
+"""What a step leaves behind: teachers, queues, banks and normalisers against loops over Python floats."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_equations import NAIVE, ready
+from torch import Tensor
+from written import B, N, Vector, dot, make, mean, pictures, rows, student, teacher, unit, wanted_by
+
+from ressl.methods import METHODS
+from ressl.nn import EMATeacher, MemoryBank, MemoryQueue
+from ressl.nn.kmeans import kmeans
+
+VIEWS = {name: count for name, (_, count) in NAIVE.items()} | {"ressl": 2}
+
+
+def stepped(name: str) -> tuple[Any, Any, list[Tensor], dict[str, Tensor]]:
+    """A method before and after one step, in which its student moved; the step's views, and what it wanted."""
+    method = make(name) if name == "ressl" else ready(name)
+    views, wanted = pictures(VIEWS[name]), wanted_by(method)
+    before = copy.deepcopy(method)
+    carry = method(views, **wanted).carry
+    with torch.no_grad():
+        for p in method.parameters():
+            if p.requires_grad:
+                p.add_(0.1 * torch.randn_like(p))
+    method.after_step(carry)
+    return before, method, views, wanted
+
+
+def having(kind: type) -> list[str]:
+    return [name for name in METHODS if any(isinstance(part, kind) for part in make(name).modules())]
+
+
+@pytest.mark.parametrize("name", having(EMATeacher))
+def test_the_teacher_follows_the_student(name: str) -> None:
+    before, method, _, _ = stepped(name)
+    m = float(before.teacher.momentum)
+    assert 0 < m < 1
+    for label, now in method.teacher.module.named_parameters():
+        part, _, rest = label.partition(".")
+        theirs = (method.backbone, method.head)[int(part)].get_parameter(rest)
+        was = before.teacher.module.get_parameter(label)
+        expected = [m * t + (1 - m) * s for t, s in zip(was.flatten().tolist(), theirs.flatten().tolist(), strict=True)]
+        assert now.flatten().tolist() == pytest.approx(expected, rel=1e-6, abs=1e-12), label
+        assert not torch.equal(now, was)
+
+
+Keys = Callable[[Any, list[Tensor]], list[Vector]]
+taught: Keys = lambda twin, views: teacher(twin, views[0])
+QUEUED: dict[str, dict[str, Keys]] = {
+    **{name: {"queue": taught} for name in ("ressl", "moco-v2", "mochi", "pcl-v2", "clsa", "clsa-multi")},
+    "seed": {"queue": lambda twin, views: unit(twin.frozen(views[0]))},
+    "swav": {f"queue{i + 1}": lambda twin, views, i=i: student(twin, views[i]) for i in range(2)},
+}
+
+
+@pytest.mark.parametrize("name", having(MemoryQueue))
+def test_the_queue_takes_the_keys_of_the_step(name: str) -> None:
+    before, method, views, _ = stepped(name)
+    for label, keys in QUEUED[name].items():
+        old, new = (rows(getattr(net, label).keys) for net in (before, method))
+        changed = [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+        assert len(changed) == B
+        expected = keys(before, views)
+        for i, row in zip(changed, expected, strict=True):  # in their order
+            assert new[i] == pytest.approx(row, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", having(MemoryBank))
+def test_the_bank_takes_what_was_embedded(name: str) -> None:
+    """Half of it; PCL v2's momentum encoder is slow enough, and its keys are taken as they are."""
+    before, method, views, wanted = stepped(name)
+    embedded, m = (teacher(before, views[0]), 0.0) if name == "pcl-v2" else (student(before, views[0]), 0.5)
+    old, new = rows(before.bank.vectors), rows(method.bank.vectors)
+    places = wanted["index"].tolist()
+    for place, v in zip(places, embedded, strict=True):
+        between = [[m * a + (1 - m) * b for a, b in zip(old[place], v, strict=True)]]
+        assert new[place] == pytest.approx(unit(torch.tensor(between, dtype=torch.float64))[0], rel=1e-6, abs=1e-9)
+    assert [new[i] for i in range(N) if i not in places] == [old[i] for i in range(N) if i not in places]
+
+
+def test_instdisc_keeps_its_normaliser_as_a_moving_average() -> None:
+    method, expected = ready("instdisc"), None
+    assert float(method.Z) < 0  # not known yet
+    for _ in range(3):
+        views, wanted = pictures(1), wanted_by(method)
+        bank, v = rows(method.bank.vectors), student(method, views[0])
+        noise = (copy.deepcopy(method.draws)(B, 9) * N).long().tolist()
+        chosen = [(own, *noise[i]) for i, own in enumerate(wanted["index"].tolist())]
+        Z = mean([torch.tensor(dot(v[i], bank[j]) / 0.07).exp().item() for i in range(B) for j in chosen[i]]) * N
+        expected = Z if expected is None else 0.9 * expected + 0.1 * Z
+        method.after_step(method(views, **wanted).carry)
+        assert float(method.Z) == pytest.approx(expected, rel=1e-5)
+
+
+def test_prototypes_of_pcl_are_its_clusters_on_the_sphere() -> None:
+    method = ready("pcl-v2")
+    for m, k in enumerate(method.granularities):
+        found = kmeans(method.bank.vectors, k, key=method.key, round=len(method.granularities) + m)
+        assert torch.equal(getattr(method, f"labels{m}"), found.labels)
+        for made, centre in zip(rows(getattr(method, f"prototypes{m}")), unit(found.centroids), strict=True):
+            assert made == pytest.approx(centre, rel=1e-6)
+        assert (found.centroids.norm(dim=1) - 1).abs().max() > 0.01  # else nothing was normalised
