@@ -265,6 +265,9 @@ def _names(recipe: Recipe) -> list[str]:
 
 
 def _shared(recipe: Recipe, team: Team) -> str:
+    if recipe.bn_groups == 1:
+        share = recipe.batch_size // team.world
+        return f"  shared by {team.world} processes: {share} samples each, batch-norm statistics over all of them"
     here = groups_here(recipe.bn_groups, team.world)
     more = f" instead of the recipe's {recipe.bn_groups}" if here * team.world != recipe.bn_groups else ""
     return (

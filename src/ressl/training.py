@@ -77,7 +77,7 @@ def train(
     settings = as_begun(settings, facts)
     step = build_step(recipe, method, loader, settings, place)
     if team.world > 1:
-        share_batch_norm(method)
+        share_batch_norm(method, whole=recipe.bn_groups == 1)
         step.call, step.average = parallel(method, place), averager(method, team.world)
     accelerate(step, _engine(settings, facts, place), display.message, exact=settings.exact, watcher=display)
     if resume and team.leads:

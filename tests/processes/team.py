@@ -27,6 +27,7 @@ from ressl.training import Settings, build_step
 
 STEPS = 20
 TWINS = ["ressl", "moco-v2", "simclr", "byol"]
+WHOLE = ["simclr", "byol"]  # with statistics over the whole batch, as their recipes have them
 CROPS = ["weak", "strong,size=16", "strong,size=12,crop=0.1:0.7", "strong,size=12", "strong,size=8"]
 SMALL = {
     "backbone": "resnet10", "stem": "medium", "width": 4, "image_size": 16, "batch_size": 16, "bn_groups": 2,
@@ -54,7 +55,7 @@ def step_of(recipe: Recipe, team: Team = ALONE, method: Method | None = None) ->
     place = torch.device("cpu")
     step = build_step(recipe, method, loader, Settings(device="cpu", rhythm=Rhythm(log_steps=STEPS)), place)
     if team.world > 1:
-        share_batch_norm(method)
+        share_batch_norm(method, whole=recipe.bn_groups == 1)
         step.call, step.average = parallel(method, place), averager(method, team.world)
     return step
 
@@ -192,6 +193,7 @@ def main(out: Path) -> None:
         found = {name: train(recipe_of(name), team, torch.float64) for name in TWINS}
         found["float32"] = train(recipe_of("ressl"), team)
         found["crops"] = train(recipe_of("ressl", views=CROPS), team, torch.float64, 8)
+        found |= {f"whole {name}": train(recipe_of(name, bn_groups=1), team, torch.float64) for name in WHOLE}
         found["head"] = train(recipe_of("ressl", head_batch_norm=True), team, torch.float64)
         for check in (bad_step, norm, rows, shuffled, features, sent, talk):
             found[check.__name__] = check(team)

@@ -67,6 +67,14 @@ def test_two_processes_equal_one_with_two_groups(method: str, found: list[dict[s
     assert not torch.allclose(alone["losses"], other["losses"], rtol=1e-3)  # one group is another model
 
 
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+@pytest.mark.parametrize("method", work.WHOLE)
+def test_two_processes_equal_one_without_groups(method: str, found: list[dict[str, Any]]) -> None:
+    """Statistics of the whole batch, of each of several views that go through the network at once."""
+    alone = work.train(work.recipe_of(method, bn_groups=1), precision=torch.float64)
+    assert_twins(alone, [mine[f"whole {method}"] for mine in found], 1e-6, 1e-7)
+
+
 def test_two_processes_equal_one_in_single_precision(found: list[dict[str, Any]]) -> None:
     assert_twins(work.train(work.recipe_of("ressl")), [mine["float32"] for mine in found], 1e-3, 1e-4)
 

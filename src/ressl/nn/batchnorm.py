@@ -151,30 +151,52 @@ class WholeBatchNorm1d(nn.BatchNorm1d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        W = world()
-        if not self.training or W == 1:
+        if not self.training or world() == 1:
             return super().forward(x)
-        if x.ndim != 2 or self.momentum is None:
-            raise ValueError("batch norm over all processes takes B x D and an exponential average")
-        full = x.to(torch.promote_types(x.dtype, torch.float32))
-        var, mean = torch.var_mean(full, dim=0, correction=0)
-        parts = all_rows(torch.stack((mean, var))[None])  # W x 2 x D: equal shares, so means of means are means
-        mean = parts[:, 0].mean(0)
-        var = parts[:, 1].mean(0) + parts[:, 0].var(0, correction=0)
-        if self.running_mean is not None and self.running_var is not None:
-            with torch.no_grad():
-                n = x.shape[0] * W
-                self.running_mean.lerp_(mean.detach(), self.momentum)
-                self.running_var.lerp_(var.detach() * (n / max(n - 1, 1)), self.momentum)
-                if self.num_batches_tracked is not None:
-                    self.num_batches_tracked.add_(1)
-        y = (full - mean) * torch.rsqrt(var + self.eps)
-        return (y * self.weight + self.bias if self.affine else y).to(x.dtype)
+        if x.ndim != 2:
+            raise ValueError("batch norm over all processes takes B x D")
+        return _over_processes(self, x[:, None])[:, 0]
 
 
-def share_batch_norm(module: nn.Module) -> nn.Module:
-    """Let every ``nn.BatchNorm1d`` below ``module`` take its statistics over all processes; weights stay."""
+class WholeBatchNorm2d(GroupedBatchNorm2d):
+    """The same of feature maps, each group's statistics over the processes: the norms of a recipe without groups."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or world() == 1:
+            return super().forward(x)
+        return _over_processes(self, x.unflatten(0, (-1, self.groups))).flatten(0, 1)
+
+
+def _over_processes(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """``x`` (n x G x C and what more there is) normalised by group and channel over the shares of all processes."""
+    if norm.momentum is None:
+        raise ValueError("batch norm over all processes keeps an exponential average")
+    full = x.to(torch.promote_types(x.dtype, torch.float32))
+    var, mean = torch.var_mean(full, dim=(0, *range(3, x.ndim)), correction=0)  # G x C
+    parts = all_rows(torch.stack((mean, var))[None])  # W x 2 x G x C: equal shares, so means of means are means
+    mean = parts[:, 0].mean(0)
+    var = parts[:, 1].mean(0) + parts[:, 0].var(0, correction=0)
+    if norm.running_mean is not None and norm.running_var is not None:
+        with torch.no_grad():
+            n = x.numel() // mean.numel() * world()
+            norm.running_mean.lerp_(mean.detach().mean(0), norm.momentum)
+            norm.running_var.lerp_(var.detach().mean(0) * (n / max(n - 1, 1)), norm.momentum)
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.add_(1)
+    along = lambda of: of.reshape(*of.shape, *[1] * (x.ndim - 3))  # of G x C or C
+    y = (full - along(mean)) * torch.rsqrt(along(var) + norm.eps)
+    return (y * along(norm.weight) + along(norm.bias) if norm.affine else y).to(x.dtype)
+
+
+def share_batch_norm(module: nn.Module, whole: bool = False) -> nn.Module:
+    """Let every ``nn.BatchNorm1d`` below ``module`` take its statistics over all processes; weights stay.
+
+    ``whole``: a backbone's norms, too, and those of a head that has its groups, of which there is one.
+    """
     for child in module.modules():
-        if type(child) is nn.BatchNorm1d:
+        if type(child) is nn.BatchNorm1d or (whole and type(child) is GroupedBatchNorm1d):
             child.__class__ = WholeBatchNorm1d
+        elif whole and type(child) is nn.BatchNorm2d:
+            child.__class__ = WholeBatchNorm2d
+            child.__dict__["groups"] = 1
     return module

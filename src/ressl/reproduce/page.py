@@ -117,12 +117,12 @@ def _paper_cost(ledger: Ledger) -> Iterator[str]:
 
 
 def _methods(records: list[dict[str, Any]], picture: Picture) -> Iterator[str]:
-    epochs = records[0]["recipe"]["epochs"]
+    epochs, every = records[0]["recipe"]["epochs"], statistics.mode(r["recipe"]["knn_every"] for r in records)
     yield f"\n## Every method on CIFAR-10, {epochs} epochs\n"
     yield (
         f"`ressl pretrain cifar10 --method M --epochs {epochs} --warmup-epochs "
-        f"{records[0]['recipe']['warmup_epochs']:g}`, kNN by the frozen student backbone. "
-        "Short runs: how fast they learn, not how far."
+        f"{records[0]['recipe']['warmup_epochs']:g} --knn-every {every}` (SEED: `--teacher RUN --backbone resnet10`, "
+        "too), kNN by the frozen student backbone. Short runs: how fast they learn, not how far."
     )
     yield from _picture(picture)
     yield "\n| | kNN, last epoch | linear, last epoch | seed |"
