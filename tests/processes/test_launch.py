@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -53,9 +53,18 @@ def members(session: int) -> dict[int, int]:
 
 
 def worker(process: subprocess.Popen[str]) -> int | None:
-    """A loader worker of rank 0."""
+    """A loader worker of rank 0: a child that stays what its parent is. Others, as git, are asked and leave."""
     mine = ranks(process).get(0)
-    return next((pid for pid, of in members(process.pid).items() if of == mine), None)
+    told = lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes()
+
+    def forks() -> set[int]:
+        with suppress(OSError):  # one that has left meanwhile
+            return {pid for pid, of in members(process.pid).items() if of == mine and told(pid) == told(mine)}
+        return set()
+
+    before = forks()
+    time.sleep(0.3)
+    return next(iter(before & forks()), None)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
