@@ -52,7 +52,8 @@ def _seen(image_ptr, box_ptr, flip, scale_ptr, y, x, c, inside, H, W, SIZE: tl.c
 @triton.jit
 def _look(
     images_ptr, index_ptr, boxes_ptr, flips_ptr, scale_ptr, weight_ptr, bias_ptr, out_ptr, H, W, SIZE: tl.constexpr,
-    ROWS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, STEM: tl.constexpr, VALUES: tl.constexpr,
+    ROWS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, STEM: tl.constexpr, PADDED: tl.constexpr,
+    VALUES: tl.constexpr,
 ):  # fmt: skip
     """Some rows of one sample's view, channels last: the pixels, or the STEM channels that a 3 x 3 stem makes."""
     parts = tl.cdiv(SIZE, ROWS)
@@ -68,7 +69,6 @@ def _look(
         # Each value is made once, with a border of zeros, and read nine times. The channels of three neighbours in a
         # row lie side by side, as they do in the columns of the stem's weight.
         WIDE: tl.constexpr = 3 * (SIZE + 2)
-        PADDED: tl.constexpr = max(16, STEM)  # a product has 16 columns at least
         v = tl.arange(0, VALUES)
         y, x = first + v // WIDE - 1, v % WIDE // 3 - 1
         inside = (y >= 0) & (y < SIZE) & (x >= 0) & (x < SIZE)
@@ -112,9 +112,11 @@ class Looking:
         assert len(index) == len(boxes) == len(flips) == B  # the kernel would read whatever lies behind
         assert out.is_contiguous(memory_format=torch.channels_last)
         grid, tile = _pieces(B, size, 1 if self.net.columns else 0)
+        made = len(stem.bias) if self.net.columns else 0
         launch(
             _look, grid, self.images, index, boxes.contiguous(), flips.contiguous(), self.scale, stem.weight, stem.bias,
-            out, H, W, SIZE=size, CHANNELS=stem.weight.shape[1], STEM=len(stem.bias) if self.net.columns else 0, **tile,
+            out, H, W, SIZE=size, CHANNELS=stem.weight.shape[1], STEM=made,
+            PADDED=triton.next_power_of_2(max(16, made)), **tile,  # a product has 16 columns at least
         )  # fmt: skip
 
 
