@@ -128,7 +128,7 @@ def test_a_card_that_was_measured_is_not_measured_again(tmp_path, monkeypatch, c
     words = ["reproduce", "cost", "--device", "cpu", "--into", str(tmp_path)]
     assert cli.main(words) == 0
     assert "4,321" in (shown := capsys.readouterr().out)
-    assert "in the ledger" in shown
+    assert "1 of 6 rows in the ledger" in shown
     (tmp_path / "cost.json").write_text(json.dumps(found | {"seconds": 0.4}))  # a quick one is enough for --quick only
     assert cli.main([*words, "--quick"]) == 0
     assert cli.main([*words, "--dry-run"]) == 0

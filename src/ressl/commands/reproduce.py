@@ -251,11 +251,15 @@ def _cost(options: Namespace) -> None:
     found = ledger.cost(PAPER, gpu, seconds) if gpu else None
     before = ledger.cost(PAPER)
     about = _about(before["took"]) if before and "took" in before else "?"
-    state = "in the ledger ('ressl cost' measures anew)" if found else f"to measure on this machine: {about}"
-    print(f"{COST}: {len(rows_of(PAPER))} rows, {state}", flush=True)
+    rows = len(rows_of(PAPER))
+    state = f"{rows} rows, to measure on this machine: {about}"
+    if found:
+        state = f"{len(found['rows'])} of {rows} rows in the ledger ('ressl cost' measures anew, --only one row)"
+    print(f"{COST}: {state}", flush=True)
     if options.dry_run:
         return
     if found is None:
-        found = cost(device, seconds, say=lambda text: print(text, flush=True))
+        keep = lambda found: suite.write(found, options.into)  # who stops it keeps what was measured
+        found = cost(device, seconds, say=lambda text: print(text, flush=True), keep=keep)
         print(f"written to {suite.write(found, options.into)}")
     show_cost(found)

@@ -16,14 +16,7 @@ from torch.func import functional_call
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from ressl.engine import compiling
-from ressl.engine.convolutions import (
-    WeightGradients,
-    convolve,
-    padded_stem,
-    stem,
-    stem_columns,
-    stem_pixels,
-)
+from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns, stem_pixels
 from ressl.methods.base import Method, Output
 
 Twice = Tensor | tuple[Tensor, Tensor]  # a result, or the same one twice: for the next block and for its shortcut

@@ -1,9 +1,9 @@
 """Two neighbouring pixels at once, where a convolution has few channels.
 
-Tensor cores multiply tiles of 128 columns nearly twice as fast as tiles of 64, and a 3 x 3 convolution to 64 channels
-fills no more than that. Two neighbours of a row lie side by side in memory (channels last), so they are one pixel of
-128 channels, which a 3 x 4 kernel in steps of two makes: a third more products, a quarter of them with zeros, and
-faster by more than that.
+On an H200 a 3 x 3 convolution to 128 channels does half as many products again in a second as one to 64, which fills
+no more than a narrow tile. Two neighbours of a row lie side by side in memory (channels last), so they are one pixel of
+128 channels, which a 3 x 4 kernel in steps of two makes: a third more products, a quarter of them with zeros, and a few
+percent less time all the same.
 """
 
 from __future__ import annotations
