@@ -26,8 +26,10 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
                   {"ideas": "without fused norms", **step, "images_per_second": 50_000.0},
                   {"ideas": "without tried convolutions", **step, "images_per_second": 51_000.0},
                   {"ideas": "without tried convolutions", "apart": True, **step, "images_per_second": 49_000.0},
+                  {"ideas": "with inside pixels", "dropped": True, **step, "images_per_second": 56_560.0},
                   {"ideas": "four steps per replay", "dropped": True, **step, "images_per_second": 55_000.0}],
         "linear": [{"linear": "all ideas", "pictures": 50_000, "hundred_epochs_seconds": 10.0},
+                   {"linear": "with inside pixels", "pictures": 50_000, "hundred_epochs_seconds": 8.0},
                    {"linear": "without our kernel", "pictures": 50_000, "hundred_epochs_seconds": 12.5}],
         "sweeps": {"batch_size": [{"batch_size": 1024, **step, "images_per_second": 70_000.0}]},
     }  # fmt: skip
@@ -44,6 +46,8 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
     assert "| 50,000 | +12.0 % | kept |" in text
     assert "100 epochs of linear evaluation on 50,000 random pictures: 10.00 s." in text
     assert "| 12.50 | +25.0 % | kept |" in text
+    assert "| 8.00 | +25.0 % | off |" in text
+    assert "| 56,560 | +1.0 % | off |" in text
     assert "| 55,000 | -1.8 % | dropped |" in text
     assert "| 49,000 | +14.3 % | kept |" in text
     assert "51,000" not in text  # in one process with the others it says nothing

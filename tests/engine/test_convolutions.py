@@ -1,11 +1,14 @@
-"""The first layer as a matrix product, and two pixels at once, against the convolution itself."""
+"""The first layer as a matrix product, and our ways of the others, against the convolution itself."""
+
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from ressl.engine.convolutions import WeightGradients, _Convolution, convolve, stem
-from ressl.engine.pairing import both_ways, pairs, pixels
+from ressl.engine.pairing import both_ways, convolve_pairs, pairs, pixels
+from ressl.engine.ways import Way, Ways
 
 
 @pytest.mark.parametrize("side", [9, 12])  # a 7 x 7 stem goes another way where it is odd
@@ -30,8 +33,8 @@ def test_two_pixels_at_once_are_the_convolution_and_its_gradients() -> None:
     w = torch.randn(2, 64, 5, 6, dtype=torch.float64)
     plain = layer(x)
     expected = torch.autograd.grad((plain * w).sum(), (x, layer.weight))
-    paired = both_ways(layer.weight.detach())
-    ours = _Convolution.apply(x, layer.weight, [1, 1], [1, 1], None, paired)
+    way = Way(*(partial(convolve_pairs, weight=w) for w in both_ways(layer.weight.detach())))
+    ours = _Convolution.apply(x, layer.weight, [1, 1], [1, 1], None, way)
     found = torch.autograd.grad((ours * w).sum(), (x, layer.weight))
     assert torch.allclose(ours, plain)
     assert all(map(torch.allclose, found, expected))
@@ -47,7 +50,10 @@ def test_two_pixels_at_once_are_the_convolution_and_its_gradients() -> None:
         (64, 6, torch.float32, False),
     ],
 )
-def test_pixels_are_paired_where_it_is_faster(channels: int, width: int, dtype: torch.dtype, taken: bool) -> None:
+def test_pixels_are_paired_where_it_is_faster(
+    channels: int, width: int, dtype: torch.dtype, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turning = pytest.importorskip("ressl.engine.turning")  # it needs Triton
     torch.manual_seed(0)
     layer = nn.Conv2d(64, channels, 3, padding=1, bias=False).to(dtype)
     asked = []
@@ -56,11 +62,12 @@ def test_pixels_are_paired_where_it_is_faster(channels: int, width: int, dtype: 
         asked.append(weight)
         return both_ways(weight)
 
+    monkeypatch.setattr(turning, "both_ways", twins)
     x = torch.randn(2, 64, 4, width).to(dtype).contiguous(memory_format=torch.channels_last)
     for grad in (True, False):
         asked.clear()
         with torch.set_grad_enabled(grad):
-            ours = convolve(layer, x, None, twins)
+            ours = convolve(layer, x, None, Ways())
         assert bool(asked) == taken
         expected = nn.functional.conv2d(x.float(), layer.weight.float(), padding=1)
         assert (ours.float() - expected).norm() < 0.01 * expected.norm()

@@ -81,6 +81,33 @@ def test_fused_norm_and_pool_equal_the_plain_ones(N, C, side, groups, dtype):
     assert torch.allclose(norm.running_var.double(), reference.running_var, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("N", "C", "OUT", "H", "W"), [(1024, 512, 512, 4, 4), (130, 256, 128, 2, 3)])
+def test_convolutions_without_their_border_equal_the_plain_ones(N, C, OUT, H, W, dtype):
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("needs a card that takes tiles by itself")
+    from ressl.engine.borders import convolve_inside, convolve_inside_relu, gradient_inside
+
+    torch.manual_seed(0)
+    last = {"dtype": dtype, "memory_format": torch.channels_last}
+    x, dy, r = (torch.randn(N, channels, H, W, device="cuda").to(**last) for channels in (C, OUT, OUT))
+    weight, bias = (torch.randn(OUT, C, 3, 3, device="cuda") / C).to(**last), torch.randn(OUT, device="cuda").to(dtype)
+    exact = x.double().requires_grad_()
+    y = torch.nn.functional.conv2d(exact, weight.double(), padding=1)
+    (dx,) = torch.autograd.grad(y, exact, dy.double())
+    y, b = y.detach(), bias.double()[:, None, None]
+    graph = torch.cuda.CUDAGraph()
+    make = lambda: (convolve_inside(x, weight), gradient_inside(dy, weight), convolve_inside_relu(x, weight, bias, r))
+    make()  # compiles them
+    with torch.cuda.graph(graph):
+        made = make()
+    for one in made:
+        one.fill_(torch.nan)
+    graph.replay()
+    for ours, theirs in zip(made, (y, dx, (y + b + r.double()).relu()), strict=True):
+        assert ((ours.double() - theirs).norm() / theirs.norm()).item() < (1e-3 if dtype == torch.float16 else 6e-3)
+
+
 def test_two_runs_agree_bit_for_bit():
     from ressl.engine.kernels import norm_act
 

@@ -13,6 +13,7 @@ from ressl.data.views import View, Views
 from ressl.engine.compiling import compiled
 from ressl.engine.folding import fold
 from ressl.engine.tuning import fastest
+from ressl.engine.ways import Ways
 from ressl.errors import ResslError
 from ressl.evaluation.blocks import Blocks
 from ressl.evaluation.classifier import Classifier
@@ -36,9 +37,10 @@ def linear_speed(
     width: int = backbone.features_dim  # type: ignore[assignment]
     batch = min(protocol.batch_size, count)
     total = protocol.epochs * (count // batch)
-    for name in ("all ideas", "without paired pixels", "without our kernel") if on_gpu else ("all ideas",):
-        paired = on_gpu and name != "without paired pixels"  # a CPU has no use for pairs
-        net = fold(backbone, torch.bfloat16 if on_gpu else torch.float32, paired)
+    ideas = ("all ideas", "without paired pixels", "with inside pixels", "without our kernel")
+    for name in ideas if on_gpu else ideas[:1]:
+        ways = Ways(paired=on_gpu and name != "without paired pixels", inside=name == "with inside pixels")
+        net = fold(backbone, torch.bfloat16 if on_gpu else torch.float32, ways)
         if net is None:
             raise ResslError(f"the part 'linear' of the benchmark measures ResNets, and {recipe.backbone} is none")
         classifier = Classifier(

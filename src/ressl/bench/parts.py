@@ -71,15 +71,16 @@ def loss_cost(recipe: Recipe, device: torch.device, step_ms: float, seconds: flo
 def ideas_worth(
     recipe: Recipe, device: torch.device, seconds: float, say: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
-    """The graph engine whole, and with each of its ideas switched off."""
+    """The graph engine as it is, and with each of its ideas changed: off, or on where it is off."""
     for name in ("all", *(field.name for field in fields(Ideas))):
-        ideas = ALL_IDEAS if name == "all" else replace(ALL_IDEAS, **{name: False})
+        on = name == "all" or getattr(ALL_IDEAS, name)
+        ideas = ALL_IDEAS if name == "all" else replace(ALL_IDEAS, **{name: not on})
         # What the library has once tried it remembers, in this process.
         measure = _apart if name == "tried_convolutions" else step_speed
         row = measure(recipe, device, "graph", "bf16", seconds, ideas)
-        shown = "all ideas" if name == "all" else f"without {name.replace('_', ' ')}"
+        shown = "all ideas" if name == "all" else f"{'without' if on else 'with'} {name.replace('_', ' ')}"
         say(f"{shown}: {row['images_per_second']:,.0f} images/s")
-        yield {"ideas": shown, **row}
+        yield {"ideas": shown, **({} if on else {"dropped": True}), **row}
     for shown, change in DROPPED.items():
         row = step_speed(recipe, device, "graph", "bf16", seconds, ALL_IDEAS, change)
         say(f"{shown}: {row['images_per_second']:,.0f} images/s")

@@ -36,13 +36,14 @@ LONG = 5e8  # pixels that a run on a CPU sees (the demo: 7e7): compiling, a minu
 
 @dataclass(frozen=True)
 class Ideas:
-    """What makes the graph engine fast, one by one, so that the benchmark can tell what each is worth."""
+    """What makes the graph engine fast, one by one, so that the benchmark can tell what each is or would be worth."""
 
     fused_norms: bool = True  # batch norm, residual add and ReLU in our kernels
     shared_results: bool = True  # no separate add where two gradients meet
     stem_product: bool = True  # the first convolution as one matrix product, or with fewer zeros
     fused_pool: bool = True  # the max-pool behind it in the kernel of its norm
     paired_pixels: bool = True  # two pixels at once where a convolution has few channels
+    inside_pixels: bool = False  # no products with the zeros around few pixels: to be timed
     teacher_stream: bool = True  # teacher and student beside each other
     gradient_stream: bool = True  # weight gradients beside the rest of the backward
     bf16_copies: bool = True  # all weights to bf16 in one kernel, once a step
@@ -146,7 +147,7 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     """Networks by the library's convolutions and our norms; all the small things around them compiled."""
     method, rehearsal = step.method, None
     how = {"shared": ideas.shared_results, "stem_product": ideas.stem_product, "pooled": ideas.fused_pool}
-    how["paired"] = ideas.paired_pixels
+    how |= {"paired": ideas.paired_pixels, "inside": ideas.inside_pixels}
     # Not with a streaming loader: it forks its workers soon, and a process forks best without threads.
     if ideas.fused_norms and step.device.type == "cuda" and isinstance(step.loader, ResidentLoader):
         rehearsal = _rehearsal(step, **how)

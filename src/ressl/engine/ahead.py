@@ -123,8 +123,7 @@ def sketched(
             pictures = torch.zeros(*shape[:2], side, side, dtype=dtype, device="meta")
             pictures = pictures.contiguous(memory_format=torch.channels_last)
             torch.stack(forward_crops(twin, [pictures] * views)).sum().backward()
-    signature = lambda one: [arg.dtype if isinstance(arg, Tensor) else arg for arg in one.args]
-    different = {(one.kernel, *signature(one), *one.constants.items()): one for one in launches}
+    different = {(one.kernel, *one.kinds(), *one.constants.items()): one for one in launches}
     return Sketch([*different.values()], [*convolutions.found.values()])
 
 

@@ -59,10 +59,8 @@ def fitting() -> int:
 
 
 def _order(launch: Launch) -> dict[str, Any]:
-    """What decides how a kernel is compiled: of a tensor its type, of a number its value."""
-    arguments = [arg if isinstance(arg, (bool, int, float)) else str(arg.dtype) for arg in launch.args]
     kernel = f"{launch.kernel.fn.__module__}:{launch.kernel.__name__}"
-    return {"kernel": kernel, "arguments": arguments, "constants": launch.constants}
+    return {"kernel": kernel, "arguments": launch.kinds(), "constants": launch.constants}
 
 
 def _mark(launches: list[Launch], what: list[Any]) -> Path | None:
@@ -99,16 +97,30 @@ def ready() -> None:
         importlib.import_module(name)
 
 
-def main() -> None:
+def _argument(kind: Any) -> Any:
+    """What stands for an argument of that kind (see :meth:`ressl.engine.launching.Launch.kinds`)."""
     import torch
+
+    from ressl.engine.launching import described
+
+    typed = lambda name: getattr(torch, name.split(".")[1])
+    if isinstance(kind, list):
+        name, *size = kind
+        return described(torch.empty(size, dtype=typed(name)), (size[0], size[1]))
+    return typed(kind) if isinstance(kind, str) else kind
+
+
+def main() -> None:
     import triton
     from triton.backends.compiler import GPUTarget
+
+    from ressl.engine.launching import OPTIONS
 
     if not (asked := sys.stdin.read()):
         return
     target, orders = json.loads(asked)
     triton.runtime.driver.set_active(_Named(GPUTarget(*target)))
     for order in orders:
-        arguments = [getattr(torch, a.split(".")[1]) if isinstance(a, str) else a for a in order["arguments"]]
+        arguments = [_argument(kind) for kind in order["arguments"]]
         module, name = order["kernel"].split(":")
-        getattr(importlib.import_module(module), name).warmup(*arguments, grid=(1,), **order["constants"])
+        getattr(importlib.import_module(module), name).warmup(*arguments, grid=(1,), **order["constants"], **OPTIONS)

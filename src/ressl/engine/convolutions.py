@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ressl.engine.launching import twice
-from ressl.engine.pairing import can_pair, convolve_pairs
 from ressl.engine.streams import beside, join
+from ressl.engine.ways import Way, Ways
 
 _backward = torch.ops.aten.convolution_backward.default
 
@@ -66,49 +66,40 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, stride: list[int], padding: list[int], beside: WeightGradients | None,
-        paired: tuple[Tensor, Tensor] | None,
+        way: Way | None,
     ) -> Tensor:  # fmt: skip
-        forth, back = paired or (None, None)
-        ctx.save_for_backward(x, weight, back)
+        ctx.save_for_backward(x, weight)
         ctx.how, ctx.beside = (stride, padding, [1, 1], False, [0, 0], 1), beside
-        return F.conv2d(x, weight, None, stride, padding) if forth is None else convolve_pairs(x, forth)
+        ctx.back = None if way is None else way.back
+        return F.conv2d(x, weight, None, stride, padding) if way is None else way.forth(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        (x, weight, back), dy = ctx.saved_tensors, gradients[0]
+        (x, weight), dy = ctx.saved_tensors, gradients[0]
         part = lambda which: _backward(dy, x, weight, None, *ctx.how, which)
         dx = dw = None
         if ctx.needs_input_grad[1]:
             make = lambda: part([False, True, False])[1]
             dw = make() if ctx.beside is None else ctx.beside.run(weight, make, dy, x)
         if ctx.needs_input_grad[0]:
-            dx = part([True, False, False])[0] if back is None else convolve_pairs(dy, back)
+            dx = part([True, False, False])[0] if ctx.back is None else ctx.back(dy)
         return dx, dw, None, None, None, None
 
 
-Twins = Callable[[Tensor], tuple[Tensor, Tensor]]
-
-
-def convolve(layer: nn.Conv2d, x: Tensor, beside: WeightGradients | None, twins: Twins | None = None) -> Tensor:
-    """``layer(x)``, its weight gradient to come ``beside`` the rest.
-
-    ``twins`` lets it make two pixels at once where that is faster: :func:`ressl.engine.pairing.both_ways` or its like.
-    """
+def convolve(layer: nn.Conv2d, x: Tensor, beside: WeightGradients | None, ways: Ways | None = None) -> Tensor:
+    """``layer(x)``, its weight gradient to come ``beside`` the rest, by one of our ``ways`` where that is faster."""
     simple = (
         layer.bias is None and layer.groups == 1 and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
     )
     same = layer.weight.dtype == x.dtype  # else autocast casts the weight, and its gradient before it is there
     if not simple or not same:
         return layer(x)
-    stride, padding, paired = list(layer.stride), list(layer.padding), None
-    two_bytes, even = x.element_size() == 2, x.shape[-1] % 2 == 0
-    if twins is not None and two_bytes and even and can_pair(layer.weight, stride, padding):  # type: ignore[arg-type]
-        with torch.no_grad():
-            paired = twins(layer.weight)
-    if torch.is_grad_enabled() and (beside is not None or paired is not None):
-        result: Tensor = _Convolution.apply(x, layer.weight, stride, padding, beside, paired)
+    stride, padding = list(layer.stride), [int(p) for p in layer.padding]
+    way = None if ways is None else ways(x, layer.weight, stride, padding)
+    if torch.is_grad_enabled() and (beside is not None or way is not None):
+        result: Tensor = _Convolution.apply(x, layer.weight, stride, padding, beside, way)
         return result
-    return layer(x) if paired is None else convolve_pairs(x, paired[0])
+    return layer(x) if way is None else way.forth(x)
 
 
 def stem_columns(x: Tensor) -> Tensor:

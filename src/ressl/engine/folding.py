@@ -15,6 +15,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from ressl.engine.convolutions import stem_columns
 from ressl.engine.pairing import can_pair, in_pairs, pairs, pixels
+from ressl.engine.ways import Ways, borders
 
 
 class _Conv(NamedTuple):
@@ -23,12 +24,17 @@ class _Conv(NamedTuple):
     stride: list[int]
     padding: list[int]
     paired: _Conv | None = None  # the same for two pixels at once, where that is faster
+    inside: bool = False  # without the border, where that is faster
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """relu(convolution + bias + residual)"""
         if self.paired is not None and x.shape[-1] % 2 == 0:
             return pixels(self.paired(x, None if residual is None else pairs(residual)))
-        w, b, stride, padding, _ = self
+        w, b, stride, padding, *_ = self
+        found = borders() if self.inside and x.is_cuda else None
+        if found is not None and found.can_leave_out(x, w, stride, padding):
+            result: Tensor = found.convolve_inside_relu(x, w, b, residual)
+            return result
         if x.is_cuda and residual is not None:
             return torch.cudnn_convolution_add_relu(x, w, residual, 1.0, b, stride, padding, [1, 1], 1)
         if x.is_cuda:
@@ -100,11 +106,8 @@ def _affine_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias).relu()
 
 
-def fold(backbone: nn.Module, dtype: torch.dtype, paired: bool = True) -> Folded | None:
-    """``backbone`` in eval mode with the weights it has now, its products in ``dtype``; None if it is no ResNet.
-
-    ``paired``: two pixels at once where that is faster (see :mod:`ressl.engine.pairing`).
-    """
+def fold(backbone: nn.Module, dtype: torch.dtype, ways: Ways = Ways()) -> Folded | None:  # noqa: B008
+    """``backbone`` in eval mode with the weights it has now, its products in ``dtype``; None if it is no ResNet."""
     if not isinstance(backbone, ResNet) or not isinstance(backbone.fc, nn.Identity):
         return None
     if not isinstance(backbone.bn1, nn.BatchNorm2d):
@@ -119,7 +122,7 @@ def fold(backbone: nn.Module, dtype: torch.dtype, paired: bool = True) -> Folded
             shortcut = None if block.downsample is None else _folded(block.downsample[0], block.downsample[1], dtype)
             if shortcut is not None:
                 main[-1] = main[-1]._replace(bias=main[-1].bias + shortcut.bias)
-            blocks.append(_Block([_with_pairs(convolution) for convolution in main] if paired else main, shortcut))
+            blocks.append(_Block([_going(convolution, ways) for convolution in main], shortcut))
     return Folded(_folded(backbone.conv1, backbone.bn1, dtype), backbone.maxpool, blocks)
 
 
@@ -136,11 +139,11 @@ def _folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d, dtype: torch.dtype) ->
     return _Conv(_last(weight.to(dtype)), bias.to(dtype), list(convolution.stride), list(convolution.padding))  # type: ignore[arg-type]
 
 
-def _with_pairs(convolution: _Conv) -> _Conv:
-    w, b, stride, padding, _ = convolution
-    if not can_pair(w, stride, padding):
-        return convolution
-    return convolution._replace(paired=_Conv(in_pairs(w), b.repeat(2), [1, 2], padding))
+def _going(convolution: _Conv, ways: Ways) -> _Conv:
+    w, b, stride, padding, *_ = convolution
+    if ways.paired and can_pair(w, stride, padding):
+        return convolution._replace(paired=_Conv(in_pairs(w), b.repeat(2), [1, 2], padding))
+    return convolution._replace(inside=ways.inside)
 
 
 def _last(x: Tensor) -> Tensor:

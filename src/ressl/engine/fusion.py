@@ -17,6 +17,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from ressl.engine import compiling
 from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns, stem_pixels
+from ressl.engine.ways import Ways
 from ressl.methods.base import Method, Output
 
 Twice = Tensor | tuple[Tensor, Tensor]  # a result, or the same one twice: for the next block and for its shortcut
@@ -30,15 +31,16 @@ def fuse(
     stem_product: bool = True,
     pooled: bool = True,
     paired: bool = True,
+    inside: bool = False,
     compiled: bool = False,
 ) -> int:
     """Let every ResNet below ``module`` compute norm, add and ReLU in one kernel; returns how many were found.
 
     ``beside`` takes the convolutions' weight gradients; ``shared`` results bring two gradients instead of their sum;
-    ``pooled`` does the stem's norm and its max-pool in one; ``paired`` makes two pixels of few channels at once;
+    ``pooled`` does the stem's norm and its max-pool in one; ``paired`` and ``inside`` as for :class:`Ways`;
     ``compiled`` compiles what little lies between the kernels.
     """
-    fused, found = _Fused(beside, shared, stem_product, pooled, paired, compiled), 0
+    fused, found = _Fused(beside, shared, stem_product, pooled, Ways(paired, inside), compiled), 0
     for part in module.modules():
         if not isinstance(getattr(part, "bn1", None), nn.BatchNorm2d):
             continue  # no ResNet, or one with other norms
@@ -56,13 +58,13 @@ class _Fused:
     """The forwards of torchvision's ResNet and its blocks, by our kernels in training and plainly in eval mode."""
 
     def __init__(
-        self, beside: WeightGradients | None, shared: bool, stem_product: bool, pooled: bool, paired: bool,
+        self, beside: WeightGradients | None, shared: bool, stem_product: bool, pooled: bool, ways: Ways,
         compiled: bool,
     ) -> None:  # fmt: skip
         self.beside, self.shared, self.stem_product, self.pooled = beside, shared, stem_product, pooled
+        self.ways = ways
         seen = (stem_columns, stem_pixels)
         self.seen = tuple(map(compiling.compiled, seen)) if compiled else seen
-        self.twins = _both_ways if paired else None
 
     def norm(self, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Twice:
         if norm.training:
@@ -85,7 +87,7 @@ class _Fused:
         return y if isinstance(pool, nn.Identity) else pool(_one(y))
 
     def convolve(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        return convolve(layer, x, self.beside, self.twins)
+        return convolve(layer, x, self.beside, self.ways)
 
     def block(self, block: Any, names: tuple[str, ...], x: Twice) -> Twice:
         main, shortcut = x if isinstance(x, tuple) else (x, x)
@@ -109,12 +111,6 @@ class _Fused:
             x = block(x)  # one name for all, so that a teacher keeps none of them
         features: Tensor = net.fc(_one(x).mean(dim=(2, 3)))
         return features
-
-
-def _both_ways(weight: Tensor) -> tuple[Tensor, Tensor]:
-    from ressl.engine.turning import both_ways  # here, because Triton is not on every machine
-
-    return both_ways(weight)
 
 
 def _one(x: Twice) -> Tensor:

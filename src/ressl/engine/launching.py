@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+OPTIONS = {"enable_fp_fusion": True}  # a product and its sum at once; from 3.9 on Triton wants to be told
 TILE = 4096  # elements that a program does at a time, chosen by timing on an H200
+
+
+class Tile(NamedTuple):
+    """A matrix, of which a kernel takes tiles of that size by the card's copy engine."""
+
+    matrix: Tensor
+    size: tuple[int, int]
 
 
 class Launch(NamedTuple):
@@ -16,6 +24,16 @@ class Launch(NamedTuple):
     grid: tuple[int, ...]
     args: tuple[Any, ...]
     constants: dict[str, Any]
+
+    def kinds(self) -> list[Any]:
+        """What of the arguments decides how the kernel is compiled: of tensors the type, of numbers the value."""
+        return [_kind(arg) for arg in self.args]
+
+
+def _kind(arg: Any) -> Any:
+    if isinstance(arg, Tile):
+        return (str(arg.matrix.dtype), *arg.size)
+    return arg if isinstance(arg, (bool, int, float)) else str(arg.dtype)
 
 
 _notes: list[Launch] | None = None  # where launches go instead of to the device
@@ -34,9 +52,16 @@ def noted() -> Iterator[list[Launch]]:
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
     if _notes is None:
-        kernel[grid](*args, **constants)
+        kernel[grid](*(described(*arg) if isinstance(arg, Tile) else arg for arg in args), **constants, **OPTIONS)
     else:
         _notes.append(Launch(kernel, grid, args, constants))
+
+
+def described(matrix: Tensor, size: tuple[int, int]) -> Any:
+    """What Triton wants to know of a :class:`Tile`."""
+    from triton.tools.tensor_descriptor import TensorDescriptor  # here, because Triton is not on every machine
+
+    return TensorDescriptor.from_tensor(matrix, list(size))
 
 
 def mapping(

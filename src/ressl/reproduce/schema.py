@@ -106,7 +106,7 @@ class Embedding(TypedDict):
 
 
 class Epochs(Speed):
-    linear: str  # with all ideas, or without one
+    linear: str  # as it is, or with one idea changed
     hundred_epochs_seconds: float
     pictures: int
 

@@ -1,0 +1,118 @@
+"""Convolutions over few pixels without the zeros around them (Triton, for cards with a tensor copy engine).
+
+A 3 x 3 convolution pads its input. Of its products on 4 x 4 pixels 44 in 144 are with those zeros, and the library
+makes them all. Here a program makes one pixel of many pictures: every neighbour inside the picture is a plain matrix
+product, and those outside are left out. The gradient by the input is the same with the weights turned about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ressl.engine.launching import Tile, launch
+
+# By arithmetic: two such programs fill the shared memory of a multiprocessor, and work in turns.
+PICTURES, CHANNELS, DEPTH = 128, 128, 64  # of a program's product: rows, columns, and how many terms at a time
+GROUP = 8  # blocks of pictures that are done together, so that neighbours find what they share in the cache
+PIXELS = 16  # of an activation, at most: with more, fewer of the products are with zeros
+PROGRAMS = 512  # at least: with fewer, the longest ones would keep the card waiting
+
+
+@triton.jit
+def _inside(
+    x, weight, bias_ptr, residual, y, order_ptr, N,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, BACK: tl.constexpr, RELU: tl.constexpr,
+    RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One pixel of ROWS pictures, COLS of its OUT channels, from C channels of its neighbours.
+
+    Matrices, of which tiles are taken: x (N x HWC), weight (OUT x 9C, or C x 9 OUT for the way BACK), y and residual
+    (N x HW OUT). Pixels with many neighbours come first, so that short programs are left for the end.
+    """
+    columns: tl.constexpr = OUT // COLS
+    whole: tl.constexpr = GROUP * columns * H * W
+    i = tl.program_id(0) % whole
+    first = tl.program_id(0) // whole * GROUP
+    blocks = tl.minimum(tl.cdiv(N, ROWS) - first, GROUP)  # the last group may have fewer
+    row = (first + i // columns % blocks) * ROWS
+    col = i % columns * COLS
+    pixel = tl.load(order_ptr + i // (columns * blocks))
+    py, px = pixel // W, pixel % W
+    top, left = (py == 0).to(tl.int32), (px == 0).to(tl.int32)
+    high = 3 - top - (py == H - 1).to(tl.int32)
+    wide = 3 - left - (px == W - 1).to(tl.int32)
+    steps: tl.constexpr = C // DEPTH
+    total = tl.zeros((ROWS, COLS), tl.float32)
+    for t in range(0, high * wide * steps):
+        dy, dx = top + t // steps // wide, left + t // steps % wide
+        c = t % steps * DEPTH
+        a = x.load([row, ((py + dy - 1) * W + px + dx - 1) * C + c])
+        tap = 3 * dy + dx
+        b = weight.load([c, (8 - tap) * OUT + col]) if BACK else weight.load([col, tap * C + c]).T
+        total = tl.dot(a, b, total, input_precision="ieee")
+    place = pixel * OUT + col
+    if RELU:
+        total += tl.load(bias_ptr + col + tl.arange(0, COLS)).to(tl.float32)[None, :]
+        if RESIDUAL:
+            total += residual.load([row, place]).to(tl.float32)
+        total = tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    y.store([row, place], total.to(y.dtype))
+
+
+def can_leave_out(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> bool:
+    """Whether a convolution of ``x``, and its gradient, is better made without its border."""
+    (N, C, H, W), OUT = x.shape, len(weight)
+    same = weight.shape == (OUT, C, 3, 3) and tuple(stride) == tuple(padding) == (1, 1)
+    fits = C % CHANNELS == OUT % CHANNELS == 0 and x.element_size() == weight.element_size() == 2
+    programs = -(-N // PICTURES) * (min(C, OUT) // CHANNELS) * H * W
+    return same and fits and H * W <= PIXELS and programs >= PROGRAMS
+
+
+def convolve_inside(x: Tensor, weight: Tensor) -> Tensor:
+    """``conv2d(x, weight, padding=1)`` for a 3 x 3 weight; all channels last."""
+    return _convolve(x, weight, len(weight))
+
+
+def gradient_inside(dy: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of :func:`convolve_inside` by its input."""
+    return _convolve(dy, weight, weight.shape[1], back=True)
+
+
+def convolve_inside_relu(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None) -> Tensor:
+    """``relu(conv2d(x, weight, bias, padding=1) + residual)``"""
+    return _convolve(x, weight, len(weight), bias, residual)
+
+
+def _convolve(
+    x: Tensor, weight: Tensor, OUT: int, bias: Tensor | None = None, residual: Tensor | None = None, back: bool = False
+) -> Tensor:
+    N, C, H, W = x.shape
+    y = torch.empty(N, OUT, H, W, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    wide, deep, tall = min(CHANNELS, OUT), min(DEPTH, C), PICTURES
+    result = Tile(_matrix(y), (tall, wide))
+    launch(
+        _inside, (triton.cdiv(N, tall) * (OUT // wide) * H * W,), Tile(_matrix(x), (tall, deep)),
+        Tile(_matrix(weight), (deep, wide) if back else (wide, deep)), weight if bias is None else bias,
+        result if residual is None else Tile(_matrix(residual), (tall, wide)), result, _order(H, W, x.device), N,
+        H=H, W=W, C=C, OUT=OUT, BACK=back, RELU=bias is not None, RESIDUAL=residual is not None, ROWS=tall, COLS=wide,
+        DEPTH=deep, GROUP=GROUP, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return y
+
+
+def _matrix(x: Tensor) -> Tensor:
+    """N x C x H x W -> N x HWC, the same memory if the channels come last."""
+    return x.permute(0, 2, 3, 1).reshape(len(x), -1)
+
+
+@cache
+def _order(H: int, W: int, device: torch.device) -> Tensor:
+    """The pixels of a picture, those with the most neighbours first."""
+    neighbours = lambda p: (3 - (p // W in (0, H - 1))) * (3 - (p % W in (0, W - 1)))
+    return torch.tensor(sorted(range(H * W), key=neighbours, reverse=True), dtype=torch.int32, device=device)
