@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import ressl
 
 ROOT = Path(ressl.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-GROUND = {"errors", "files", "memory", "checkpoints", "rng"}  # every room may stand on it
+GROUND = {"errors", "files", "memory", "checkpoints", "rng", "uncompiled"}  # every room may stand on it
 
 # room -> what of ours it may import, besides itself and the ground floor
 ALLOWED = {
@@ -22,6 +24,7 @@ ALLOWED = {
     "memory": set(),
     "checkpoints": {"errors", "files", "memory"},
     "rng": set(),
+    "uncompiled": set(),
     "data": set(),
     "nn": {"losses"},
     "methods": {"nn", "losses"},
@@ -114,7 +117,7 @@ def test_every_room_has_a_rule_or_is_where_the_rooms_meet() -> None:
 
 
 def test_losses_and_the_ground_floor_know_nothing_of_ours() -> None:
-    for name in ("losses", "errors", "files", "rng"):
+    for name in ("losses", "errors", "files", "rng", "uncompiled"):
         assert list(imports(ROOT / f"{name}.py")) == []
 
 
@@ -126,3 +129,21 @@ def test_no_file_is_long(path: Path) -> None:
 
 def test_there_is_no_drawer_for_everything() -> None:
     assert not [path for path in FILES if path.stem in ("utils", "util", "helpers", "misc", "common")]
+
+
+LIGHT = """
+import importlib, sys
+from ressl.commands import COMMANDS
+import ressl.data.views, ressl.losses, ressl.methods, ressl.nn
+
+for name in COMMANDS:
+    importlib.import_module(f"ressl.commands.{name}")
+assert "torch" in sys.modules
+heavy = [name for name in ("torch._dynamo", "torchvision", "timm", "sklearn", "tensorboard") if name in sys.modules]
+assert not heavy, heavy
+"""
+
+
+def test_who_asks_for_help_or_for_a_part_does_not_wait_for_the_compiler() -> None:
+    """torchvision imports it, and so does ``torch.compiler.disable``; together they take longer than torch itself."""
+    subprocess.run([sys.executable, "-c", LIGHT], check=True)

@@ -13,13 +13,13 @@ import pytest
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import Bottleneck, ResNet
+from torchvision.models.resnet import ResNet
 
 from ressl.checkpoints import Checkpoint, save
 from ressl.errors import ResslError
 from ressl.loading import load
 from ressl.nn import build_backbone
-from ressl.nn.backbones import SlimResNet
+from ressl.nn.resnet import SlimResNet
 from ressl.published import IMAGENET
 
 State = dict[str, Tensor]
@@ -27,7 +27,7 @@ State = dict[str, Tensor]
 
 def slim(seed: int, width: int = 4, stem: str = "imagenet") -> nn.Module:
     torch.manual_seed(seed)
-    model = SlimResNet(Bottleneck, [3, 4, 6, 3], width)
+    model = SlimResNet("Bottleneck", [3, 4, 6, 3], width)
     model.set_stem(stem)  # type: ignore[arg-type]
     return model.eval()
 

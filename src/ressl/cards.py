@@ -133,15 +133,15 @@ def torchvision_code(card: Mapping[str, Any], file: str) -> str:
     if width == 64 and backbone != "resnet10":
         lines += ["import torchvision", "", f"model = torchvision.models.{backbone}()"]
     else:
-        lines += [f"from torchvision.models.resnet import {block.__name__}, ResNet", ""]
-        lines += [f"model = ResNet({block.__name__}, {layers})"]
+        lines += [f"from torchvision.models.resnet import {block}, ResNet", ""]
+        lines += [f"model = ResNet({block}, {layers})"]
     if width != 64:  # what torchvision's own constructor does, with another number
         lines += [f"model.inplanes = {width}", f"model.bn1 = torch.nn.BatchNorm2d({width})"]
         if stem == "imagenet":
             lines += [f"model.conv1 = torch.nn.Conv2d(3, {width}, 7, stride=2, padding=3, bias=False)"]
         for i, count in enumerate(layers):
             stride = "" if i == 0 else ", stride=2"
-            lines += [f"model.layer{i + 1} = model._make_layer({block.__name__}, {width * 2**i}, {count}{stride})"]
+            lines += [f"model.layer{i + 1} = model._make_layer({block}, {width * 2**i}, {count}{stride})"]
     lines += [*_stem(stem, width), "model.fc = torch.nn.Identity()"]
     if file.endswith(".safetensors"):
         lines[0:1] = ["import safetensors.torch", "import torch"]
@@ -166,7 +166,7 @@ def timm_code(card: Mapping[str, Any], file: str) -> str:
     lines = ["import timm"] + (["import torch"] if stem != "imagenet" else [])
     if backbone == "resnet10":  # timm has its parts, but not by name
         block, layers = BACKBONES[backbone]
-        made = f"timm.models.resnet.ResNet(timm.models.resnet.{block.__name__}, {layers}, num_classes=0)"
+        made = f"timm.models.resnet.ResNet(timm.models.resnet.{block}, {layers}, num_classes=0)"
         lines += ["", f"model = {made}"]
     else:
         lines += ["", f"model = timm.create_model({backbone!r}, num_classes=0)"]

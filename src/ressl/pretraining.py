@@ -29,7 +29,7 @@ from ressl.engine.streams import on_device
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
 from ressl.methods import METHODS, Method
-from ressl.nn.backbones import SlimResNet, in_words
+from ressl.nn.backbones import in_words
 from ressl.recipes import Recipe, choose_recipe, method_options
 from ressl.recipes.baselines import SAMPLES
 from ressl.runs import Run, build_method, default_out
@@ -214,6 +214,8 @@ def _fitted(recipe: Recipe, method: Method, loader: ResidentLoader | StreamingLo
 
 def _try_views(method: Method, recipe: Recipe) -> None:
     """A network that takes pictures of one size only, as some of timm do, is told from the others by trying it."""
+    from ressl.nn.resnet import SlimResNet  # here, because it takes seconds to import
+
     if isinstance(method.backbone, SlimResNet):  # takes all
         return
     for size in sorted({view.size for view in recipe.views}):

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from ressl.checkpoints import not_finite
 from ressl.errors import ResslError, printable
@@ -73,12 +72,12 @@ def _is_trunk(name: str) -> bool:
 def name_network(weights: Mapping[str, Tensor]) -> Named:
     """Which of our ResNets these weights fill."""
     blocks = [len({name.split(".")[1] for name in weights if name.startswith(f"layer{i}.")}) for i in (1, 2, 3, 4)]
-    block = Bottleneck if "layer1.0.conv3.weight" in weights else BasicBlock
+    block = "Bottleneck" if "layer1.0.conv3.weight" in weights else "BasicBlock"
     name = next((key for key, value in BACKBONES.items() if value == (block, blocks)), None)
     conv = weights["conv1.weight"]
     if name is None or conv.ndim != 4 or conv.shape[1] != 3:
         known = ", ".join(BACKBONES)
-        raise ResslError(f"its ResNet has {blocks} blocks of kind {block.__name__}; known are {known} for RGB pictures")
+        raise ResslError(f"its ResNet has {blocks} blocks of kind {block}; known are {known} for RGB pictures")
     return Named(name, conv.shape[-1], conv.shape[0])
 
 

@@ -17,7 +17,6 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.resnet import ResNet
 
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
@@ -100,6 +99,8 @@ def take(step: TrainStep, whole: bool, shown: Sequence[Tensor] = ()) -> None:
 def first_layers(step: TrainStep, shown: Sequence[Tensor]) -> None:
     """Of networks that our kernels run; what their first layer reads is compiled, too: of views one by one or several
     together, as the method shows them."""
+    from torchvision.models.resnet import ResNet  # here, because it takes seconds
+
     seen = compiled(stem_columns), compiled(stem_pixels)
     with torch.no_grad(), torch.autocast(step.device.type, dtype=step.precision):
         for view in {(view.shape, view.stride()): view for view in shown if view.ndim == 4}.values():
@@ -135,9 +136,10 @@ def _on(tree: Any, where: Any) -> Any:
 
 def ready() -> None:
     """Import what the compiler needs, as far as no card is needed for it."""
-    for name in ("compile_fx", "codegen.triton", "runtime.triton_heuristics"):
+    inside = ("compile_fx", "codegen.triton", "runtime.triton_heuristics")
+    for name in ("torchvision.models.resnet", *(f"torch._inductor.{name}" for name in inside)):
         with contextlib.suppress(ImportError):
-            importlib.import_module(f"torch._inductor.{name}")
+            importlib.import_module(name)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
-from torchvision.transforms.v2 import functional as TF
 
 from ressl.data.decode import rgb  # the same pixels as in training and embedding, from 16 bits, too
 from ressl.errors import ResslError
@@ -26,6 +25,8 @@ class Transform:
     std: tuple[float, float, float]
 
     def __call__(self, picture: Image.Image | np.ndarray | Tensor) -> Tensor:
+        from torchvision.transforms.v2 import functional as TF  # here, because it takes seconds
+
         pixels = _pixels(picture)
         if min(pixels.shape[-2:]) != self.resize:
             pixels = TF.resize(pixels, [self.resize], antialias=True)
@@ -35,13 +36,15 @@ class Transform:
 
 def _pixels(picture: Image.Image | np.ndarray | Tensor) -> Tensor:
     """3 x H x W, upright; raises where it is nothing of the kind."""
+    from torchvision.transforms.v2.functional import pil_to_tensor
+
     if isinstance(picture, Image.Image):
         with contextlib.suppress(Exception):  # a damaged EXIF block is no reason to lose the picture
             picture = ImageOps.exif_transpose(picture)
-        return TF.pil_to_tensor(rgb(picture))
+        return pil_to_tensor(rgb(picture))
     if isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim in (2, 3):
         with contextlib.suppress(TypeError):  # of a shape that Pillow does not know
-            return TF.pil_to_tensor(Image.fromarray(picture).convert("RGB"))  # gray and RGBA arrays too
+            return pil_to_tensor(Image.fromarray(picture).convert("RGB"))  # gray and RGBA arrays too
     if isinstance(picture, Tensor) and picture.ndim >= 3 and picture.shape[-3] == 3 and _is_scaled(picture):
         return picture
     what = type(picture).__name__

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ressl.data import archives, cifar, named
+from ressl.data import cifar, named
 from ressl.data.archives import Archive
 from ressl.data.sources import ArraySource, open_source, splits
 from ressl.errors import ResslError
@@ -236,7 +236,7 @@ def test_download_then_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def served(url: str, root: str, filename: str, md5: str) -> None:
         (Path(root) / filename).write_bytes((tmp_path / "a.tar.gz").read_bytes())
 
-    monkeypatch.setattr(archives, "download_url", served)
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", served)
     archive = cifar.CIFAR10.archives[0]._replace(md5=md5)
     source = named._open_cifar(cifar.CIFAR10._replace(archives=(archive,)), tmp_path / "root", "train", True)
     assert source.labels is not None

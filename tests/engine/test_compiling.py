@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from ressl.engine import compiling
 from ressl.engine.compiling import keep_compiled, small_workspaces, wants_card
@@ -74,3 +75,16 @@ def test_the_card_is_wanted_by_those_who_use_it(
     assert wants_card(words.split()) == wakes
     monkeypatch.setattr(compiling, "NVIDIA", tmp_path / "nothing")
     assert not wants_card(words.split())
+
+
+def test_no_thread_imports_the_compiler_beside_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Thread:
+        def __init__(self, **how: object) -> None:
+            self.start = lambda: done.append("thread")
+
+    monkeypatch.setattr(compiling.importlib, "import_module", done.append)
+    monkeypatch.setattr(compiling.threading, "Thread", Thread)
+    compiling.wake_compiler(torch.device("cpu"))
+    assert done == ["torchvision.models.resnet", "thread"]

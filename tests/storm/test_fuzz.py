@@ -16,7 +16,7 @@ import torch
 from scale import draw, shards, share, times
 
 from ressl import cli, pretraining, runs
-from ressl.data import archives, sources
+from ressl.data import sources
 from ressl.errors import ResslError
 from ressl.memory import ram
 from ressl.recipes import RECIPES, Recipe, get_recipe
@@ -125,7 +125,7 @@ def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("RESSL_DATA", str(folder / "data"))
-    monkeypatch.setattr(archives, "download_url", no_network)
+    monkeypatch.setattr("torchvision.datasets.utils.download_url", no_network)
     monkeypatch.setattr(sources, "open_shapes", no_shapes)
     monkeypatch.setattr(pretraining, "build_method", shapes_alone)
     return folder

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from PIL import Image, ImageFilter
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from torchvision import transforms
 
 from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
 from ressl.data.base import ArraySource
@@ -143,7 +142,9 @@ class _Blur:
         return picture.filter(ImageFilter.GaussianBlur(random.uniform(self.low, self.high)))
 
 
-def _pil(view: View, mean: tuple[float, ...], std: tuple[float, ...]) -> transforms.Compose:
+def _pil(view: View, mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Image.Image], Tensor]:
+    from torchvision import transforms  # here, because it takes seconds
+
     jitter = transforms.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)
     return transforms.Compose(
         [

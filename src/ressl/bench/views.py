@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.transforms import v2
 
 from ressl.bench.steps import pictures, pil_loader
 from ressl.bench.timing import seconds_per_call
@@ -62,6 +61,8 @@ def _v2(recipe: Recipe, images: Tensor, device: torch.device, seconds: float) ->
 
 
 def _v2_view(view: View, recipe: Recipe) -> nn.Module:
+    from torchvision.transforms import v2  # here, because it takes seconds
+
     jitter = v2.ColorJitter(view.brightness, view.contrast, view.saturation, view.hue)
     return v2.Compose(
         [

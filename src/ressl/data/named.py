@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.datasets import imagenet
 
 from ressl.data import cifar
 from ressl.data.archives import Archive, alone, fetch, move_in, temporary, unpack
@@ -43,6 +42,7 @@ _STL10 = Archive(
     "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
 )
 _TINY = Archive("tiny-imagenet-200.zip", "tiny-imagenet-200")
+_TAR = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}  # the official ones of ImageNet
 _VAL_FIRST = ("val", "validation", "valid", "test")  # sets whose folder called test has no labels
 
 
@@ -101,7 +101,7 @@ def tiny_splits(root: Path) -> set[str]:
 
 
 def imagenet_splits(root: Path) -> set[str]:
-    tars = {part for part, file in (("train", "train"), ("test", "val")) if (root / _tar(file)).is_file()}
+    tars = {part for part, file in (("train", "train"), ("test", "val")) if (root / _TAR[file]).is_file()}
     return file_splits(root, _VAL_FIRST) | tars
 
 
@@ -265,13 +265,11 @@ def open_imagenet(root: Path, split: str, download: bool) -> Source:
     return found
 
 
-def _tar(subfolder: str) -> str:
-    return str(imagenet.ARCHIVE_META[subfolder][0])
-
-
 def _unpack_imagenet(root: Path, subfolder: str) -> None:
     """From the official tars, if they are there, with torchvision's readers (which check them)."""
-    tar = root / _tar(subfolder)
+    from torchvision.datasets import imagenet  # here, because it takes seconds
+
+    tar = root / _TAR[subfolder]
     if not tar.is_file():
         return
     with alone(tar), temporary(root) as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import shutil
@@ -94,6 +95,8 @@ def wake_card() -> None:
 def wake_compiler(device: torch.device, helpers: bool = True) -> None:
     """:func:`awaken` beside whatever comes next: while data are read and the model is built."""
     keep_compiled()
+    # Its own import of the compiler comes first: of two threads that import the same modules one may meet half of them.
+    importlib.import_module("torchvision.models.resnet")
     threading.Thread(target=awaken, args=(device, helpers), daemon=True).start()
 
 

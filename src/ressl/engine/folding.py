@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from ressl.engine.convolutions import stem_columns
 from ressl.engine.pairing import can_pair, in_pairs, pairs, pixels
@@ -108,6 +107,8 @@ def _affine_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def fold(backbone: nn.Module, dtype: torch.dtype, ways: Ways = Ways()) -> Folded | None:  # noqa: B008
     """``backbone`` in eval mode with the weights it has now, its products in ``dtype``; None if it is no ResNet."""
+    from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet  # here, because it takes seconds
+
     if not isinstance(backbone, ResNet) or not isinstance(backbone.fc, nn.Identity):
         return None
     if not isinstance(backbone.bn1, nn.BatchNorm2d):

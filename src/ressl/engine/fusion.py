@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from ressl.engine import compiling
 from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns, stem_pixels
@@ -40,6 +39,8 @@ def fuse(
     ``pooled`` does the stem's norm and its max-pool in one; ``paired`` and ``inside`` as for :class:`Ways`;
     ``compiled`` compiles what little lies between the kernels.
     """
+    from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet  # here, because it takes seconds
+
     fused, found = _Fused(beside, shared, stem_product, pooled, Ways(paired, inside), compiled), 0
     for part in module.modules():
         if not isinstance(getattr(part, "bn1", None), nn.BatchNorm2d):

@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -231,6 +232,8 @@ def parallel(method: nn.Module, device: torch.device) -> nn.Module:
     settings: dict[str, Any] = {buffers: False}
     if device.type == "cuda":
         settings["device_ids"] = [device]
+    # CPC v2's gradients of 1 x 1 kernels may lie as channels last: a copy more, and nothing for who runs a command.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     # static_graph: parameters without a gradient are found once, not in every step.
     return DistributedDataParallel(method, gradient_as_bucket_view=True, static_graph=True, **settings)
 

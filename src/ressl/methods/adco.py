@@ -26,6 +26,7 @@ class AdCo(Method):
     title: ClassVar[str] = "AdCo"
     paper: ClassVar[str] = "arXiv:2011.08435"
     ema: ClassVar[bool] = True
+    most_views: ClassVar[int | None] = 2
 
     filled: Tensor
 
@@ -59,7 +60,7 @@ class AdCo(Method):
         return [{"params": [self.negatives], "lr_scale": self.lr_scale, "weight_decay": self.decay}]
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        key, query, *_ = views
+        key, query = views
         q, k = l2_normalize(self.head(self.backbone(query))), self.target(key)  # B x D
         n = l2_normalize(self.negatives)
         loss = losses.info_nce(q, k, n.detach(), self.tau).mean()  # the network's side: minimise

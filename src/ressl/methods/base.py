@@ -42,6 +42,7 @@ class Method(nn.Module):
     forwards: ClassVar[int] = 2  # views that go through a network per step, with a gradient or without
     ema: ClassVar[bool] = False  # whether a moving average of the student takes part
     fewest_views: ClassVar[int] = 2
+    most_views: ClassVar[int | None] = None  # None: it has a use for any number
     wants: ClassVar[tuple[str, ...]] = ()
 
     epochs: int = 0  # of the training; the engine says so before the first

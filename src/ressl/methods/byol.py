@@ -25,6 +25,7 @@ class BYOL(Method):
     backprops: ClassVar[int] = 2
     forwards: ClassVar[int] = 4
     ema: ClassVar[bool] = True
+    most_views: ClassVar[int | None] = 2
 
     def __init__(
         self, backbone: nn.Module, *, hidden_dim: int = 4096, output_dim: int = 256, teacher_momentum: float = 0.99
@@ -39,7 +40,7 @@ class BYOL(Method):
         self.base_momentum = teacher_momentum
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        a, b = views[:2]
+        a, b = views
         p_a, p_b = each(self.predict, forward_crops(self.backbone, (a, b)))  # B x D
         t_a, t_b = self.target(a), self.target(b)
         loss = (distance(p_a, t_b) + distance(p_b, t_a)).mean()

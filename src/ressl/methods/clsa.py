@@ -28,6 +28,7 @@ class CLSA(MoCoV2):
     backprops: ClassVar[int] = 2
     forwards: ClassVar[int] = 3
     fewest_views: ClassVar[int] = 3
+    most_views: ClassVar[int | None] = None
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class CPCV2(Method):
     paper: ClassVar[str] = "arXiv:1905.09272"
     forwards: ClassVar[int] = 1
     fewest_views: ClassVar[int] = 1
+    most_views: ClassVar[int | None] = 1
 
     backbone: Patches
 

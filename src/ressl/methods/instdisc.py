@@ -27,6 +27,7 @@ class InstDisc(Method):
     paper: ClassVar[str] = "arXiv:1805.01978"
     forwards: ClassVar[int] = 1
     fewest_views: ClassVar[int] = 1
+    most_views: ClassVar[int | None] = 1
     wants: ClassVar[tuple[str, ...]] = ("index",)
 
     Z: Tensor

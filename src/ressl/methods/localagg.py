@@ -27,6 +27,7 @@ class LocalAgg(Method):
     paper: ClassVar[str] = "arXiv:1903.12355"
     forwards: ClassVar[int] = 1
     fewest_views: ClassVar[int] = 1
+    most_views: ClassVar[int | None] = 1
     wants: ClassVar[tuple[str, ...]] = ("index",)
 
     clusters: Tensor

@@ -22,6 +22,7 @@ class MoCHi(MoCoV2):
 
     title: ClassVar[str] = "MoCHi"
     paper: ClassVar[str] = "arXiv:2010.01028"
+    most_views: ClassVar[int | None] = 2
 
     mixing: Tensor
 
@@ -56,7 +57,7 @@ class MoCHi(MoCoV2):
         self.register_buffer("mixing", torch.zeros(()))  # 1: mixtures take part
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        key, query, *_ = views
+        key, query = views
         q, k = self.embed(query), self.target(key)  # B x D
         with torch.no_grad():
             hard = self.queue.keys[losses.similarity(q, self.queue.keys).topk(self.N, dim=1).indices]  # B x N x D

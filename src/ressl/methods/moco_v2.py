@@ -25,6 +25,7 @@ class MoCoV2(Method):
     title: ClassVar[str] = "MoCo v2"
     paper: ClassVar[str] = "arXiv:2003.04297"
     ema: ClassVar[bool] = True
+    most_views: ClassVar[int | None] = 2
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class MoCoV2(Method):
         self.tau = temperature
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        key, query, *_ = views
+        key, query = views
         q = self.embed(query)  # B x D
         k = self.target(key)  # B x D
         loss = losses.info_nce(q, k, self.queue.keys, self.tau).mean()

@@ -31,6 +31,7 @@ class PCLV2(MoCoV2):
     title: ClassVar[str] = "PCL v2"
     paper: ClassVar[str] = "arXiv:2005.04966"
     wants: ClassVar[tuple[str, ...]] = ("index",)
+    most_views: ClassVar[int | None] = 2
 
     key: Tensor
     ready: Tensor
@@ -74,7 +75,7 @@ class PCLV2(MoCoV2):
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         index = wanted["index"]
-        key, query, *_ = views
+        key, query = views
         q, k = self.embed(query), self.target(key)  # B x D
         instance = losses.info_nce(q, k, self.queue.keys, self.tau).mean()
         levels = [[getattr(self, f"{name}{m}") for name in LEVEL] for m in range(len(self.granularities))]

@@ -42,6 +42,7 @@ class SEED(Method):
     title: ClassVar[str] = "SEED"
     paper: ClassVar[str] = "arXiv:2101.04731"
     fewest_views: ClassVar[int] = 1
+    most_views: ClassVar[int | None] = 1
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ class SimCLR(Method):
     title: ClassVar[str] = "SimCLR"
     paper: ClassVar[str] = "arXiv:2002.05709"
     backprops: ClassVar[int] = 2
+    most_views: ClassVar[int | None] = 2
 
     def __init__(
         self, backbone: nn.Module, *, hidden_dim: int = 512, output_dim: int = 128, temperature: float = 0.1
@@ -34,7 +35,7 @@ class SimCLR(Method):
         self.tau = temperature
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        z1, z2 = each(self.project, forward_crops(self.backbone, views[:2]))  # B x D each
+        z1, z2 = each(self.project, forward_crops(self.backbone, views))  # B x D each
         Z1, Z2 = all_rows(z1), all_rows(z2)  # N x D: the batch of all processes
         loss = 0.5 * (nt_xent(z1, z2, Z1, Z2, self.tau) + nt_xent(z2, z1, Z2, Z1, self.tau)).mean()
         return Output(loss, carry=None, logs=contrast(z1, z2))

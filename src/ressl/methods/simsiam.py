@@ -22,6 +22,7 @@ class SimSiam(Method):
     title: ClassVar[str] = "SimSiam"
     paper: ClassVar[str] = "arXiv:2011.10566"
     backprops: ClassVar[int] = 2
+    most_views: ClassVar[int | None] = 2
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class SimSiam(Method):
         self.predictor = MLP(output_dim, predictor_dim, output_dim, groups=groups)
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
-        z1, z2 = each(self.head, forward_crops(self.backbone, views[:2]))  # B x D
+        z1, z2 = each(self.head, forward_crops(self.backbone, views))  # B x D
         p1, p2 = each(self.predict, (z1, z2))
         z1, z2 = l2_normalize(z1.detach()), l2_normalize(z2.detach())
         loss = -0.5 * ((p1 * z2).sum(1) + (p2 * z1).sum(1)).mean()

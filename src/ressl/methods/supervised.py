@@ -19,6 +19,7 @@ class Supervised(Method):
     paper: ClassVar[str] = "arXiv:2107.09282"
     forwards: ClassVar[int] = 1
     fewest_views: ClassVar[int] = 1
+    most_views: ClassVar[int | None] = 1
     wants: ClassVar[tuple[str, ...]] = ("labels",)
 
     def __init__(self, backbone: nn.Module, *, num_classes: int = 10) -> None:

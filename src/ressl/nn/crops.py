@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl.nn.batchnorm import GroupedBatchNorm2d
+from ressl.uncompiled import uncompiled
 
 
 def each(function: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> list[Tensor]:
@@ -46,7 +47,7 @@ def forward_crops(backbone: nn.Module, crops: Sequence[Tensor]) -> list[Tensor]:
     return [features[i] for i in range(len(crops))]
 
 
-@torch.compiler.disable
+@uncompiled
 def _multiply_groups(network: nn.Module, by: int, divide: int) -> None:
     for module in network.modules():
         if type(module) is nn.BatchNorm2d:  # with one group the two are the same

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import safetensors
 import safetensors.torch
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from ressl.checkpoints import not_finite
@@ -79,6 +78,8 @@ def _timm(model: str, pretrained: bool) -> Foreign:
 
 
 def _torchvision(model: str, pretrained: bool) -> Foreign:
+    import torchvision  # here, because it takes seconds
+
     known = torchvision.models.list_models(module=torchvision.models)
     if model not in known:
         raise unknown("torchvision model", model, known)

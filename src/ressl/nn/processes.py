@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ressl.uncompiled import uncompiled
+
 
 def world() -> int:
     """How many processes train together."""
@@ -60,12 +62,12 @@ class Trade:
     incoming: Tensor  # their places in my new hand, ordered by the process they come from
     got: list[int]
 
-    @torch.compiler.disable
+    @uncompiled
     def there(self, x: Tensor) -> Tensor:
         """My hand of the dealt batch."""
         return _put(_trade(x[self.outgoing], self.given, self.got), self.incoming)
 
-    @torch.compiler.disable
+    @uncompiled
     def back(self, x: Tensor) -> Tensor:
         """What was made of a hand, to where its rows came from."""
         return _put(_trade(x[self.incoming], self.got, self.given), self.outgoing)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ressl import rng
 from ressl.nn.processes import Trade, rank, trade, world
+from ressl.uncompiled import uncompiled
 
 
 class BatchShuffle(nn.Module):
@@ -43,7 +44,7 @@ class BatchShuffle(nn.Module):
         shuffle, restore = self(x.shape[0])
         return network(x[shuffle])[restore]
 
-    @torch.compiler.disable
+    @uncompiled
     def _dealt(self, n: int) -> Trade:
         """The next permutation as what this process sends and gets.
 

@@ -101,10 +101,13 @@ class Recipe:
                 f"a batch of {self.batch_size} in {self.bn_groups} batch-norm groups leaves one sample each, which has "
                 "no statistics; raise batch_size or lower bn_groups"
             )
-        fewest = METHODS[self.method].fewest_views if self.method in METHODS else 2
+        fewest, most = METHODS[self.method].fewest_views, METHODS[self.method].most_views
         if len(self.views) < fewest:
-            many = {1: "one view", 2: "two views, teacher first"}.get(fewest, f"{fewest} views, teacher first")
-            raise ResslError(f"{self.method} needs at least {many}, not {len(self.views)}")
+            raise ResslError(f"{self.method} needs at least {_many_views(fewest)}, not {len(self.views)}")
+        if most is not None and len(self.views) > most:
+            raise ResslError(
+                f"{self.method} learns from {_many_views(most)}, not {len(self.views)}; leave out the others"
+            )
         for view in self.views:
             view.validate()
         options = method_options(self.method)
@@ -167,6 +170,9 @@ class Recipe:
             elif key in options:
                 chosen[key] = convert(options[key][0], value, key)
             else:
+                theirs = [name for name in METHODS if key in method_options(name)]
+                if theirs:
+                    raise ResslError(f"{method} has no option '{key}', which is one of {', '.join(theirs)}")
                 raise unknown("recipe field or option", key, [*hints, *options])
         return dataclasses.replace(self, options=chosen, **fields)
 
@@ -251,6 +257,10 @@ def _keywords(constructor: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
         for name, parameter in inspect.signature(constructor).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
+
+
+def _many_views(count: int) -> str:
+    return {1: "one view", 2: "two views, teacher first"}.get(count, f"{count} views, teacher first")
 
 
 def _option(options: dict[str, tuple[Any, Any]], method: str, key: str, value: Any) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ressl.data.augment.color import adjust_brightness, adjust_contrast, adjust_saturation
 from ressl.data.augment.geometry import per_sample, to_float
+from ressl.uncompiled import uncompiled
 
 OPERATIONS = (
     *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "color", "contrast"),
@@ -37,7 +38,7 @@ def rand_augment(images: Tensor, operations: Tensor, magnitudes: Tensor, positiv
     return images
 
 
-@torch.compiler.disable
+@uncompiled
 def _round_by_itself(*what: Tensor) -> Tensor:
     """The same program five times over: compiled once for each size of view instead of in each place."""
     return _compiled()(*what)
