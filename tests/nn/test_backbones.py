@@ -32,10 +32,18 @@ def test_width_scales_parameters():
     assert count(32) < count(64) / 3.8
 
 
-def test_convolutions_start_as_torchvisions():
+@pytest.mark.parametrize("width", [64, 32])
+def test_convolutions_start_as_torchvisions_and_a_new_stem_as_pytorchs(width):
+    """The authors replace the stem of a network that is initialised already."""
     torch.manual_seed(0)
-    weight = build_backbone("resnet18", "small").layer1[0].conv1.weight
-    assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)
+    nets = [build_backbone("resnet18", stem, width) for stem in ("small", "medium", "imagenet")]
+    for net in nets:
+        assert net.layer1[0].conv1.weight.std().item() == pytest.approx((2 / (width * 9)) ** 0.5, rel=0.05)
+    for net in nets[:2]:
+        largest = torch.nn.Conv2d(3, width, 3).weight.abs().max().item()
+        assert net.conv1.weight.abs().max().item() == pytest.approx(largest, rel=0.02)
+        assert largest == pytest.approx(27**-0.5, rel=0.02)
+    assert nets[2].conv1.weight.std().item() == pytest.approx((2 / (width * 49)) ** 0.5, rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "groups"), [("resnet10t", 2), ("mobilenetv3_small_050", 1)])

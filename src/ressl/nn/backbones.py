@@ -40,8 +40,8 @@ def build_backbone(name: str, stem: Stem = "imagenet", width: int = 64, bn_group
     from ressl.nn.resnet import SlimResNet  # here, because it takes seconds to import
 
     backbone = SlimResNet(*BACKBONES[name], width=width)
-    backbone.set_stem(stem)
     backbone.reset_convolutions()
+    backbone.set_stem(stem)  # last: a stem that replaces torchvision's begins as PyTorch has it, as the authors' does
     return group_batch_norm(backbone, bn_groups)
 
 
