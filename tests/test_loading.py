@@ -14,11 +14,14 @@ import torchvision.transforms.v2 as T
 from PIL import Image
 
 import ressl
+from ressl.embedding import embed
 from ressl.errors import ResslError
+from ressl.evaluating import evaluate
 from ressl.evaluation.features import extract
 from ressl.loading import Transform, load
 from ressl.pretraining import pretrain
 from ressl.recipes import Recipe
+from ressl.reporting import report
 from ressl.runs import Run, build_method
 
 
@@ -43,6 +46,20 @@ def test_the_loaded_model_gives_the_features_that_evaluation_sees(run: Run, arra
     assert not torch.equal(model.state_dict()["conv1.weight"], untrained.state_dict()["conv1.weight"])
     trained = run.checkpoint().part("method.backbone.")
     assert all(torch.equal(t, trained[name]) for name, t in model.state_dict().items())
+
+
+def test_a_run_is_taken_where_its_folder_is(run: Run, tmp_path: Path) -> None:
+    folder = str(run.path)
+    assert repr(run) == f"Run({folder!r})"
+    mine, theirs = (load(one)[0].state_dict() for one in (run, folder))
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    pictures = np.random.default_rng(0).integers(0, 256, (4, 20, 20, 3), dtype=np.uint8)
+    rows = [embed(one, pictures, device="cpu").features for one in (run, folder)]
+    assert np.array_equal(*rows)
+    pages = [report(one, tmp_path / f"{i}.html", device="cpu") for i, one in enumerate((run, folder, [run]))]
+    assert pages[0].read_bytes() == pages[1].read_bytes() == pages[2].read_bytes()
+    with pytest.raises(ResslError, match="one protocol by name"):
+        evaluate(run, ["knn", "svm"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", [(40, 30), (30, 40), (16, 16), (20, 20), (9, 50), (11, 11)])

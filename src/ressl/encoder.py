@@ -29,7 +29,7 @@ from ressl.evaluation.features import autocast
 from ressl.loading import OnnxBackbone, load
 from ressl.transform import Transform
 
-Model = str | Path | tuple[nn.Module, Transform]
+Model = str | os.PathLike[str] | tuple[nn.Module, Transform]
 Images = str | Path | Sequence[str | Path] | NDArray[np.generic] | Tensor | Source
 _FORMS = (
     "give a folder, a picture's path, a .txt with a path per line, an .npy or .npz, a list of paths, or uint8 pictures "
@@ -41,7 +41,7 @@ class Encoder:
     """A loaded model as a function of uint8 pictures of its input size."""
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto") -> None:
-        self.name = str(model) if isinstance(model, (str, os.PathLike)) else None
+        self.name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
         if isinstance(model, (str, os.PathLike)):
             backbone, self.transform = load(model)
         else:

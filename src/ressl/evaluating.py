@@ -64,6 +64,8 @@ def evaluate(
     The result is written to ``RUN/evaluation/<protocol>.json`` and is not computed again unless asked. ``changes`` are
     settings of the protocol; the rest is as for :func:`evaluate_each`.
     """
+    if not isinstance(protocol, str):
+        raise ResslError("ressl.evaluate takes one protocol by name; several: ressl.evaluating.evaluate_each")
     found = evaluate_each(
         run, [protocol], data=data, device=device, precision=precision, again=again, display=display,
         weights=weights, image_size=image_size, out=out, changes={protocol: changes},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,11 @@ _EXPECTED = (
 )
 
 
-def load(path: str | Path) -> tuple[nn.Module, Transform]:
+def load(path: str | os.PathLike[str]) -> tuple[nn.Module, Transform]:
     """A backbone (eval mode, CPU) and the transform that prepares its input.
 
-    ``path`` is a run folder, what ``ressl export`` wrote, or a published checkpoint of the ReSSL authors (any file
-    with one ImageNet ResNet in it). Nothing in a file is ever executed.
+    ``path`` is a run or its folder, what ``ressl export`` wrote, or a published checkpoint of the ReSSL authors (any
+    file with one ImageNet ResNet in it). Nothing in a file is ever executed.
     """
     path = Path(path)
     if not path.exists():

@@ -39,7 +39,7 @@ _WORDS = ("name", "summary", "paper", "views", "options", "linear")  # written o
 
 
 def report(
-    runs: Sequence[Run | str | Path],
+    runs: Sequence[Run | str | Path] | Run | str | Path,
     out: str | Path | None = None,
     *,
     data: str | None = None,
@@ -49,7 +49,8 @@ def report(
     display: Display | None = None,
     again: bool = False,
 ) -> Path:
-    """Write one self-contained HTML page; ``out`` is ``RUN/report.html`` of the first run by default."""
+    """Write one self-contained HTML page, of several runs a comparison; by default it is the first's report.html."""
+    runs = [runs] if isinstance(runs, (Run, str, Path)) else runs
     opened = [run if isinstance(run, Run) else Run.open(run) for run in runs]
     if not opened:
         raise ResslError("a report needs at least one run folder")

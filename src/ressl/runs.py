@@ -103,6 +103,13 @@ class Run:
         self.path = Path(path)
         self.checkpoints = CheckpointFolder(self.path / "checkpoints")
 
+    def __fspath__(self) -> str:
+        """So that it can be given wherever its folder can."""
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
     @classmethod
     def refuse_existing(cls, path: str | Path) -> None:
         path = Path(path)

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,13 @@ def test_the_queue_is_a_list_of_the_newest_k(size, batches):
         reference = (reference + keys[:, 0].tolist())[-size:]
         n += b
     assert queue.newest(len(reference))[:, 0].tolist() == reference
+
+
+def test_more_than_it_holds_is_refused():
+    queue = MemoryQueue(4, 3)
+    assert torch.equal(queue.newest(4), queue.keys)
+    with pytest.raises(ValueError, match="holds 4 keys, not 5"):
+        queue.newest(5)
 
 
 def test_it_starts_as_unit_vectors():

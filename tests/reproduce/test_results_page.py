@@ -232,3 +232,11 @@ def test_the_page_says_what_differs_and_what_is_not_measured() -> None:
         assert f"\n## {heading}\n" in text
     for word in ("bf16", "CUDA graph", "jitter", "kNN", "queue", "Supervised", "Figures 2 and 3"):
         assert word in text.split("## How this differs")[1], word
+
+
+def test_a_ledger_without_records_does_not_empty_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = tmp_path / "RESULTS.md"
+    there.write_text("measured for weeks")
+    assert cli.main(["results", "--ledger", str(tmp_path / "reslts"), "--into", str(there)]) == 2
+    assert "say with --ledger where they lie" in capsys.readouterr().err
+    assert there.read_text() == "measured for weeks"

@@ -26,7 +26,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("run", help="run folder")
     parser.add_argument("--to", required=True, metavar="FORMAT", help=", ".join(FORMATS))
-    parser.add_argument("-o", "--out", metavar="PATH", help="default: RUN/export/<run>-<format>")
+    parser.add_argument("-o", "--out", metavar="PATH", help="default: named after run and format, in RUN/export/")
     parser.add_argument("--licence", metavar="TEXT", help="of the weights, for the model card (default: none stated)")
 
 

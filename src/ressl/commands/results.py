@@ -6,6 +6,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from ressl.data.decode import shown
+from ressl.errors import ResslError
 from ressl.files import write_atomically
 from ressl.reproduce.grid import Ledger
 from ressl.reproduce.page import page
@@ -19,6 +21,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
+    if not any(Path(options.ledger).glob("*.json")):  # a slip of the finger must not empty the page
+        raise ResslError(f"there are no records in {shown(options.ledger)}; say with --ledger where they lie")
     path, ledger = Path(options.into), Ledger(options.ledger)
     path.parent.mkdir(parents=True, exist_ok=True)
     for picture in pictures(ledger).values():

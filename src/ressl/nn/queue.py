@@ -48,6 +48,8 @@ class MemoryQueue(Keeps):
 
     def newest(self, count: int) -> Tensor:
         """The last ``count`` entries, oldest of them first."""
+        if count > self.size:
+            raise ValueError(f"the queue holds {self.size} keys, not {count}")
         slots = (self.position - count + torch.arange(count, device=self.keys.device)) % self.size
         return self.keys[slots]
 
