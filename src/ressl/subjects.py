@@ -9,10 +9,11 @@ from pathlib import Path
 
 from torch import nn
 
-from ressl.data.sources import label_of, parse_data
+from ressl.data.sources import is_named, label_of, open_source, parse_data
 from ressl.errors import ResslError
 from ressl.evaluation.linear import COSINE
 from ressl.nn.foreign import is_foreign, open_foreign, require_input
+from ressl.recipes.folder import neighbours
 from ressl.recipes.recipe import Recipe
 from ressl.runs import Run
 
@@ -60,6 +61,8 @@ def subject_of_name(
         backbone=name,
         bn_groups=1,
         method="none",
+        # As many as vote in a run on the same pictures, so that the two can be compared.
+        knn_k=Recipe.knn_k if is_named(kind) else neighbours(len(open_source(kind, "train", place))),
         linear=replace(COSINE, resize=resize),
     )
     label = Path(weights).stem if weights not in ("none", "default") else weights

@@ -81,11 +81,16 @@ def choose_recipe(kind: str, found: Findings, told: Mapping[str, Any] | None = N
         epochs=epochs,
         batch_size=batch,
         knn_every=max(1, convert(int, told.get("epochs", epochs), "epochs") // 20),  # often enough for a short run too
-        knn_k=min(200, max(5, found.count // 20)),
+        knn_k=neighbours(found.count),
         # Told, because evaluation else takes pictures as they are: it must see them as whoever loads the model will.
         linear=LinearProtocol(schedule="cosine", lr=0.2, resize=size if size < 128 else round(size * 256 / 224)),
     )
     return recipe, why
+
+
+def neighbours(count: int) -> int:
+    """How many vote in kNN among ``count`` pictures: the usual 200 would be most of a small set, whatever its class."""
+    return min(200, max(5, count // 20))
 
 
 def _size(found: Findings) -> tuple[int, Stem]:
