@@ -21,7 +21,15 @@ from ressl.engine.processes import current, shared
 from ressl.errors import ResslError
 from ressl.evaluation.cache import FeatureCache
 from ressl.evaluation.streamed import extract_unread
-from ressl.labelled import EvaluationData, UnreadData, data_to_measure, features_of, has_labels, unlabelled_data
+from ressl.labelled import (
+    EvaluationData,
+    UnreadData,
+    data_to_measure,
+    features_of,
+    has_labels,
+    no_labels,
+    unlabelled_data,
+)
 from ressl.memory import shown_bytes
 from ressl.recipes.recipe import Recipe
 from ressl.subjects import Subject
@@ -77,10 +85,7 @@ class Bench:
         tell = lambda done, total: self.display.busy("reading pictures", done, total)
         found = data_to_measure(self.recipe, self.place, self.device, tell)
         if found is None:
-            raise ResslError(
-                f"{self.label} has no labels of two classes or more to measure against; add --data FOLDER with one "
-                "subfolder per class"
-            )
+            raise no_labels(self.recipe, self.place, "add --data FOLDER with one subfolder per class")
         if isinstance(found, UnreadData):
             size = shown_bytes(found.train[0].bytes + found.test[0].bytes)
             self.display.message(f"{self.label}: {size} of pictures are too many to hold, so they are read as needed")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 from copy import copy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ressl import rng
+from ressl.data import folders
 from ressl.data.base import ArraySource, Source
 from ressl.data.reading import Progress, SizesDiffer, read_all
-from ressl.data.sources import open_source, splits
+from ressl.data.sources import label_of, open_source, splits
 from ressl.data.unread import Part, Unread, digest, may_be_held, share_a_size
 from ressl.data.voc import MultiLabelSource
 from ressl.engine.processes import current
-from ressl.errors import printable, unknown
+from ressl.errors import ResslError, printable, unknown
 from ressl.evaluation.cache import fingerprint
 from ressl.evaluation.features import extract
 from ressl.evaluation.knn import knn_accuracy
@@ -129,6 +131,22 @@ def data_to_measure(
     held, kept = _held_out(len(fit[1]))
     some = lambda index: (fit[0].take(index), fit[1][index])
     return UnreadData(some(kept), some(held), classes, NO_SPLIT).to(device)
+
+
+def labelling(source: Source, root: str) -> str:
+    """In words: how many classes somebody's own pictures have, or why none."""
+    if source.name == "folder":
+        return folders.labelling(Path(root))
+    found = 0 if source.labels is None else len(source.labels[source.labels >= 0].unique())
+    return f"{found:,} classes" if found > 1 else "unlabelled, because no two classes are told"
+
+
+def no_labels(recipe: Recipe, root: str | None, hint: str) -> ResslError:
+    """The error where there is nothing to measure against, with the picture that is to blame if one is."""
+    stray = folders.stray_picture(Path(root)) if recipe.data == "folder" and root is not None else None
+    cure = "" if stray is None else f"move {stray} away, which lies beside the class folders, or "
+    label = label_of(recipe.data, root)
+    return ResslError(f"{label} has no labels of two classes or more to measure against; {cure}{hint}")
 
 
 def has_labels(recipe: Recipe, root: str | None) -> bool:

@@ -28,6 +28,7 @@ from ressl.engine.processes import Team, device_for, groups_here, joined
 from ressl.engine.streams import on_device
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
+from ressl.labelled import labelling
 from ressl.methods import METHODS, Method
 from ressl.nn.backbones import in_words
 from ressl.recipes import Recipe, choose_recipe, method_options
@@ -192,8 +193,9 @@ def _what(
     if settings.data is None:
         raise ResslError("nothing to train on: name a recipe (see 'ressl recipes') or give --data FOLDER")
     kind = guess_data(settings.data)
-    found = survey(open_source(kind, "train", settings.data), place.type == "cuda")
-    chosen, reasons = choose_recipe(kind, found, changes)
+    source = open_source(kind, "train", settings.data)
+    chosen, reasons = choose_recipe(kind, survey(source, place.type == "cuda"), changes)
+    reasons.append(labelling(source, settings.data))
     told = " but for what was told" if changes else ""
     display.message("\n".join([f"recipe chosen from the data{told}:", *(f"  - {reason}" for reason in reasons)]))
     return None, _completed(chosen.replace(**changes), changes), settings

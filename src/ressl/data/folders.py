@@ -137,11 +137,42 @@ def split_folders(root: Path, test_names: Sequence[str] = TEST_NAMES) -> dict[st
 
 def class_names(folder: Path) -> list[str]:
     """The classes of one split, [] when it is unlabelled. Stops at the first picture of each, so it stays quick."""
-    with os.scandir(folder) as entries:
-        if any(_is_picture(e.name) and not e.name.startswith(".") and os.path.isfile(e.path) for e in entries):
-            return []
-    classes = [name for name in _subfolders(folder) if next(pictures(str(folder / name)), None) is not None]
+    if next(_directly_in(folder), None) is not None:
+        return []
+    classes = _with_pictures(folder)
     return classes if len(classes) > 1 else []  # one class tells nothing apart
+
+
+def _directly_in(folder: Path) -> Iterator[str]:
+    """The names of the pictures that lie in no subfolder."""
+    with os.scandir(folder) as entries:
+        for e in entries:
+            if _is_picture(e.name) and not e.name.startswith(".") and os.path.isfile(e.path):
+                yield e.name
+
+
+def _with_pictures(folder: Path) -> list[str]:
+    return [name for name in _subfolders(folder) if next(pictures(str(folder / name)), None) is not None]
+
+
+def stray_picture(root: Path) -> str | None:
+    """The picture beside two subfolders or more that keeps them from being classes, by its name in ``root``."""
+    folder = split_folders(root)["train"]
+    if len(_with_pictures(folder)) < 2:
+        return None
+    found = min(_directly_in(folder), default=None)
+    return None if found is None else shown(os.path.relpath(folder / found, root))
+
+
+def labelling(root: Path) -> str:
+    """Where the labels come from, or why there are none: nobody asked for either."""
+    folder = split_folders(root)["train"]
+    if classes := class_names(folder):
+        more = f" and {len(classes) - 6:,} more" if len(classes) > 6 else ""
+        return f"{len(classes):,} classes by subfolder: {', '.join(map(shown, classes[:6]))}{more}"
+    if (stray := stray_picture(root)) is not None:
+        return f"unlabelled, because {stray} lies beside the subfolders; without it each of them would be a class"
+    return "unlabelled, because there are no two subfolders with pictures"
 
 
 def open_split(name: str, folder: Path, classes: list[str]) -> FileSource:
