@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ressl.cli import main
 from ressl.errors import ResslError
 from ressl.evaluating import evaluate
 from ressl.pretraining import pretrain
@@ -57,3 +58,19 @@ def test_the_picture_that_takes_the_labels_away_is_named(
     assert "\n" not in str(caught.value)
     (photos / "train" / "thumb.png").unlink()
     assert evaluate(run, "knn", data=str(photos), device="cpu")["test_pictures"] == 10
+
+
+def test_pictures_without_labels_are_refused_before_they_are_trained_on_to_be_measured(
+    tmp_path: Path, make_folder: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat, out = make_folder(48, classes=False), tmp_path / "run"
+    words = ["pretrain", "--data", str(flat), "--out", str(out), "--device", "cpu", "--epochs", "0", "--width", "4"]
+    assert main([*words, "--then", "transfer"]) == 2
+    assert "ressl evaluate RUN --protocol transfer --to DATA" in capsys.readouterr().err
+    assert main([*words, "--then", "linear"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ressl: photos has no labels of two classes or more to measure against")
+    assert "train without --then" in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+    assert main([*words, "--quiet"]) == 0

@@ -28,7 +28,7 @@ from ressl.engine.processes import Team, device_for, groups_here, joined
 from ressl.engine.streams import on_device
 from ressl.errors import ResslError, unknown
 from ressl.evaluating import precision_of
-from ressl.labelled import labelling
+from ressl.labelled import has_labels, labelling, no_labels
 from ressl.methods import METHODS, Method
 from ressl.nn.backbones import in_words
 from ressl.recipes import Recipe, choose_recipe, method_options
@@ -53,6 +53,7 @@ def pretrain(
     workers: int | None = None,
     rhythm: Rhythm = RHYTHM,
     exact: bool = False,
+    labelled: bool = False,
     display: Display | None = None,
     **changes: Any,
 ) -> Run:
@@ -69,6 +70,7 @@ def pretrain(
         workers: decoding processes; they change the speed and nothing else.
         rhythm: how often it logs and saves.
         exact: on a GPU, kernels that another process would choose as well, not the fastest of a trial.
+        labelled: refuse pictures without labels: the run is to be measured by them.
         display: where progress goes; a bar or lines by default.
         changes: fields of the recipe or options of its method to change.
     """
@@ -79,8 +81,8 @@ def pretrain(
         with joined(device) as team:
             if display is None or not team.leads:
                 with console.display(quiet=not team.leads) as shown:
-                    return _pretrain(recipe, out, resume, settings, shown, changes, team)
-            return _pretrain(recipe, out, resume, settings, display, changes, team)
+                    return _pretrain(recipe, out, resume, settings, shown, changes, team, labelled)
+            return _pretrain(recipe, out, resume, settings, display, changes, team, labelled)
     finally:
         dismiss()
         scouts.recall()
@@ -94,6 +96,7 @@ def _pretrain(
     display: Display,
     changes: dict[str, Any],
     team: Team,
+    labelled: bool,
 ) -> Run:
     place = device_for(device_of(settings.device), team)
     run = None
@@ -134,6 +137,8 @@ def _pretrain(
     split = "train" if "labels" in method.wants else pretrain_split(chosen.data)  # unlabelled ones teach it nothing
     with team.first():
         source = open_source(chosen.data, split, settings.data)
+        if labelled and not has_labels(chosen, settings.data):
+            raise no_labels(chosen, settings.data, "train without --then")
     whole = SAMPLES.get(chosen.data, 0) if split == pretrain_split(chosen.data) else 0
     lacking = max(0, whole - len(source))
     if lacking:

@@ -14,6 +14,7 @@ from ressl.engine.loop import Rhythm
 from ressl.engine.processes import joined
 from ressl.engine.signals import Interrupted
 from ressl.errors import ResslError, printable
+from ressl.measuring import PROTOCOLS
 from ressl.methods import METHODS
 from ressl.pretraining import pretrain as pretrain_run
 from ressl.recipes import RECIPES, Recipe, method_options
@@ -92,6 +93,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
     then = written_out(options.then, {})
+    if "transfer" in then:
+        raise ResslError(
+            "--then names no data to transfer to; after training: ressl evaluate RUN --protocol transfer --to DATA"
+        )
     rhythm = Rhythm(
         log_steps=positive("--log-steps", options.log_steps),
         checkpoint_minutes=convert(float, options.checkpoint_minutes, "--checkpoint-minutes"),
@@ -114,6 +119,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
                     workers=workers,
                     rhythm=rhythm,
                     exact=options.exact,
+                    labelled=any(PROTOCOLS[name].labels for name in then),
                     display=shown,
                     **changes,
                 )
