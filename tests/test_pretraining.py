@@ -12,8 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from ressl.data.sources import open_source
+from ressl.data.sources import open_source, parse_data
 from ressl.data.streaming import StreamingLoader
+from ressl.encoder import open_images
 from ressl.engine.processes import Team
 from ressl.errors import ResslError
 from ressl.pretraining import pretrain
@@ -245,3 +246,18 @@ def test_broken_files_of_a_streamed_run_are_counted(
 def test_data_that_is_no_path_is_said(memory: Any) -> None:
     with pytest.raises(ResslError, match="data wants a path, not ndarray"):
         pretrain(data=np.zeros((40, 8, 8, 3), np.uint8), display=memory())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("which", ["data", "out"])
+def test_an_empty_place_is_not_the_current_folder(
+    which: str, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, memory: Any
+) -> None:
+    """What "$PHOTOS" is where nobody set it."""
+    monkeypatch.chdir(make_folder(48))
+    with pytest.raises(ResslError, match=f"{which} is empty"):
+        pretrain(**{"data": ".", "out": "run", which: ""}, device="cpu", display=memory(), epochs=0)
+    assert sorted(path.name for path in Path().iterdir()) == ["a", "b", "c"]
+    with pytest.raises(ResslError, match="is empty"):
+        open_images("")
+    with pytest.raises(ResslError, match="is empty"):
+        parse_data("")

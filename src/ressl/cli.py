@@ -123,6 +123,13 @@ def _main(arguments: list[str]) -> int:
     if options.command is None:
         parser.print_help()
         return 0
+    for action in _subparsers(parser)[options.command]._actions:
+        given = getattr(options, action.dest, None)
+        if given == action.default or action.dest.startswith("change:"):  # of those, the kind of value decides
+            continue
+        if given == "" or (isinstance(given, list) and "" in given):  # as a path it would be the current folder
+            name = action.option_strings[-1] if action.option_strings else action.dest
+            raise ResslError(f"{name} is empty; give it a value, or set the variable that it is taken from")
     changes = {
         k.removeprefix("change:"): v for k, v in vars(options).items() if k.startswith("change:") and v is not None
     }

@@ -86,6 +86,8 @@ def open_images(images: Images) -> Source:
     if isinstance(images, Tensor):
         return _open_tensor(images)
     if isinstance(images, (str, os.PathLike)):
+        if images == "":
+            raise ResslError("the place of the pictures is empty; name it ('.' is the current folder)")
         path = Path(images)
         if path.is_dir():
             return open_split(path.name, path, [])

@@ -76,6 +76,8 @@ def pretrain(
     """
     if data is not None and not isinstance(data, (str, os.PathLike)):
         raise ResslError(f"data wants a path, not {type(data).__name__}; save an array as .npy or .npz first")
+    if "" in (data, out):
+        raise ResslError(f"{'data' if data == '' else 'out'} is empty; name a place, or leave it away")
     settings = Settings(str(data) if data is not None else None, device, engine, precision, workers, rhythm, exact)
     try:
         with joined(device) as team:

@@ -99,7 +99,7 @@ def _root(data: str, root: str | Path | None) -> Path:
 
 def guess_data(path: str | Path) -> str:
     """'folder', 'shards', 'list' or 'array', from what is there."""
-    path = Path(path)
+    path = Path(_named(path))
     if _is_list(path):
         return "list"
     if is_shards(path) and not _pictures_in(path):
@@ -110,6 +110,12 @@ def guess_data(path: str | Path) -> str:
         return "array"
     require_folder(path)
     return "folder"
+
+
+def _named(path: str | Path) -> str:
+    if path == "":  # for Path it is the current folder, which nobody meant
+        raise ResslError("the place of the data is empty; name a folder or a file ('.' is the current folder).")
+    return str(path)
 
 
 def parse_data(text: str, kind: str | None = None, place: str | None = None) -> tuple[str, str | None]:
@@ -126,7 +132,7 @@ def parse_data(text: str, kind: str | None = None, place: str | None = None) -> 
         return text, None
     name, equals, path = text.partition("=")
     if equals and name in DATA_SETS:
-        return name, path
+        return name, _named(path)
     if equals and os.sep not in name and not os.path.exists(text):
         raise unknown("data set", name, DATA_SETS)
     if "\0" in text:
