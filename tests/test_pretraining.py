@@ -167,6 +167,20 @@ def test_a_process_that_keeps_no_list_names_none(
     assert "broken.txt" not in str(caught.value)
 
 
+def test_a_resumed_run_lists_a_broken_file_once(
+    tmp_path: Path, make_folder: Callable[..., Path], memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun with a relative path, it goes on with the absolute one, which it has noted."""
+    make_folder(48, broken=(7,))
+    monkeypatch.chdir(tmp_path)
+    small = {"epochs": 1, "width": 4, "hidden_dim": 8, "image_size": 16}
+    pretrain(data="photos", out="run", device="cpu", display=memory(), **small)
+    listed = Path("run/broken.txt").read_text()
+    assert listed.split("\t")[0] == str(tmp_path.resolve() / "photos" / "b" / "007.png")
+    pretrain(out="run", resume=True, device="cpu", display=memory())
+    assert Path("run/broken.txt").read_text() == listed
+
+
 def test_a_broken_file_with_an_odd_name_is_listed_too(
     tmp_path: Path, tiny: Tiny, make_folder: Callable[..., Path], memory: Any
 ) -> None:

@@ -62,6 +62,15 @@ def _unborn(name: str) -> bool:
     return name in ("run.json", LOCK) or is_litter(name)
 
 
+def _wherever(name: str) -> str:
+    """A file by one name only, from whichever folder a run is begun or resumed; what is in an array or tar has its own.
+
+    A link keeps its name: it is what has to be mended.
+    """
+    folder, file = os.path.split(name)
+    return os.path.join(os.path.realpath(folder), file) if os.path.lexists(name) else name
+
+
 def build_method(recipe: Recipe, bn_groups: int | None = None) -> Method:
     """The method of a recipe with fresh weights; the same seed gives the same weights.
 
@@ -171,7 +180,7 @@ class Run:
             known = read_bytes(path).decode("utf-8", "replace").splitlines()
         except (FileNotFoundError, NotRegular):
             known = []
-        lines = dict.fromkeys([*known, *(f"{shown(name)}\t{reason}" for name, reason in broken.items())])
+        lines = dict.fromkeys([*known, *(f"{shown(_wherever(name))}\t{reason}" for name, reason in broken.items())])
         write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
         return path
 
