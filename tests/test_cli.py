@@ -166,7 +166,9 @@ def test_an_unknown_data_set_in_a_recipe_file_is_said(ressl: Run_, tmp_path: Pat
 
 def test_an_existing_run_folder_is_said(ressl: Run_, tiny: Callable[..., Recipe], tmp_path: Path) -> None:
     Run.create(tmp_path / "x", tiny(), {})
-    wrong(ressl("pretrain", "demo", "--out", "x", "--device", "cpu"), r"x exists already; add --resume .*another --out")
+    says = r"x exists already; continue it with 'ressl pretrain --resume --out x', or choose another --out"
+    wrong(ressl("pretrain", "demo", "--out", "x", "--device", "cpu"), says)
+    wrong(ressl("demo", "--out", "x", "--device", "cpu"), says)  # which has no --resume of its own
     wrong(ressl("pretrain", "--resume", "--out", "x", "--epochs", "9"), r"another recipe: its epochs is 2, not 9")
     wrong(ressl("record", "x"), r"is not finished")
     wrong(ressl("evaluate", "x", "--protocol", "knn", "--device", "cpu"), r"there is no checkpoint")
@@ -238,7 +240,7 @@ def test_the_whole_way_from_pictures_to_a_record(ressl: Run_, tmp_path: Path, ar
     assert json.loads(Path(out.strip()).read_text())["name"] == "array"
     (tmp_path / "taken").touch()
     wrong(ressl("record", "run", "--into", "taken"), r"taken")
-    wrong(ressl("pretrain", "--data", array_file, "--out", "run", *SMALL), r"exists already; add --resume")
+    wrong(ressl("pretrain", "--data", array_file, "--out", "run", *SMALL), r"exists already; continue it with")
 
 
 def test_one_command_trains_and_evaluates(ressl: Run_, array_file: Path) -> None:

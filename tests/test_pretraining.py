@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from ressl.data.base import FileSource
 from ressl.data.sources import open_source, parse_data
 from ressl.data.streaming import StreamingLoader
 from ressl.encoder import open_images
@@ -239,6 +240,26 @@ def test_nothing_is_left_behind_by_a_mistake(tmp_path: Path, tiny: Tiny, array_f
             pretrain(tiny(data="array"), out=tmp_path / "run", display=memory(), **kind)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists(), changes
+
+
+def test_an_unwritable_place_is_said_before_any_picture_is_read(
+    tmp_path: Path, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, memory: Any
+) -> None:
+    photos = make_folder(48)
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "file").touch()
+    allowed = os.access  # root, as who tests may be, is allowed all
+    monkeypatch.setattr(os, "access", lambda path, mode: "locked" not in str(path) and allowed(path, mode))
+    monkeypatch.setattr(FileSource, "read", lambda *_: pytest.fail("a picture was read"))
+    monkeypatch.setattr(FileSource, "open", lambda *_: pytest.fail("a picture was opened"))
+    for out, says in (("locked/a/run", "locked may not be written to"), ("file/run", "file is no folder")):
+        with pytest.raises(ResslError, match=rf"cannot write the run folder .*{out}: .*{says}; choose another --out"):
+            pretrain(data=photos, out=tmp_path / out, device="cpu", display=memory())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").touch()
+    with pytest.raises(ResslError, match=r"runs is no folder; choose another --out"):
+        pretrain(data=photos, device="cpu", display=memory())
+    assert not list((tmp_path / "locked").iterdir())
 
 
 def test_labels_that_are_all_missing_are_no_labels(tmp_path: Path, tiny: Tiny, memory: Any) -> None:

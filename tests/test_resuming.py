@@ -242,7 +242,7 @@ def test_an_existing_folder_is_refused_before_anything_is_read(tmp_path: Path, t
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "note.txt").touch()
     (tmp_path / "file").touch()
-    for name, says in (("a", "add --resume"), ("other", "choose another --out"), ("file", "choose another --out")):
+    for name, says in (("a", "pretrain --resume"), ("other", "choose another --out"), ("file", "choose another --out")):
         with pytest.raises(ResslError, match=says):
             pretrain(tiny(data="array"), data=tmp_path / "no.npz", out=tmp_path / name, device="cpu", display=memory())
 

@@ -82,6 +82,14 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
+def obstacle(folder: Path) -> str | None:
+    """What keeps ``folder``, which may be there or not, from being made and written to."""
+    above = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not above.is_dir():
+        return f"{above} is no folder"
+    return None if os.access(above, os.W_OK | os.X_OK) else f"{above} may not be written to"
+
+
 def is_litter(name: str) -> bool:
     """Whether a file of this name is what a killed process left of a write."""
     return _LITTER.fullmatch(name) is not None

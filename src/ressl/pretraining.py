@@ -107,11 +107,11 @@ def _pretrain(
         out, resume = restarted(out, resume, again)
         if again:
             display.message(f"restart {again} of this job")
+        if not resume:
+            Run.refuse_existing(out or default_out(None))
         run, chosen, settings = _what(recipe, out, resume, settings, place, display, changes)
         for warning in chosen.check():
             display.message(f"warning: {warning}")
-        if run is None and out is not None:
-            Run.refuse_existing(out)
     said = team.tell([chosen.to_json(), resume, asdict(settings)] if team.leads else None)
     chosen, resume = Recipe.from_json(said[0]), said[1]
     theirs = said[2] | {"rhythm": Rhythm(**said[2]["rhythm"])}

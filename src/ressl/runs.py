@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import time
 import warnings
@@ -32,7 +33,7 @@ from ressl.checkpoints import Checkpoint, CheckpointFolder
 from ressl.data.decode import shown
 from ressl.engine.records import read_metrics
 from ressl.errors import ResslError
-from ressl.files import NotRegular, is_litter, read_bytes, read_json, sweep, write_atomically
+from ressl.files import NotRegular, is_litter, obstacle, read_bytes, read_json, sweep, write_atomically
 from ressl.memory import ram
 from ressl.methods import METHODS, Method
 from ressl.nn import build_backbone
@@ -123,8 +124,11 @@ class Run:
     def refuse_existing(cls, path: str | Path) -> None:
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(not _unborn(p.name) for p in path.iterdir())):
-            hint = "add --resume to continue it, or" if (path / "recipe.json").exists() else "please"
-            raise ResslError(f"the run folder {path} exists already; {hint} choose another --out")
+            again = f"continue it with 'ressl pretrain --resume --out {shlex.quote(str(path))}', or "
+            hint = again if (path / "recipe.json").exists() else "please "
+            raise ResslError(f"the run folder {path} exists already; {hint}choose another --out")
+        if why := obstacle(path):  # found before pictures are read, which may take long
+            raise ResslError(f"cannot write the run folder {path}: {why}; choose another --out")
 
     @classmethod
     def create(cls, path: str | Path, recipe: Recipe, facts: Mapping[str, Any]) -> Run:
@@ -303,9 +307,9 @@ def safe_name(recipe: Recipe) -> str:
     return re.sub(r"[^\w.-]+", "-", recipe.name).strip(".-")[:80] or "run"
 
 
-def default_out(recipe: Recipe) -> Path:
-    """``runs/<recipe>-<time>``, made unique."""
-    base = Path("runs") / f"{safe_name(recipe)}-{time.strftime('%Y%m%d-%H%M%S')}"
+def default_out(recipe: Recipe | None) -> Path:
+    """``runs/<recipe>-<time>``, made unique; before there is a recipe, one in the same place."""
+    base = Path("runs") / f"{safe_name(recipe) if recipe else 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, n = base, 1
     while path.exists():
         n += 1
