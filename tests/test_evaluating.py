@@ -288,6 +288,9 @@ def test_mistakes_about_foreign_backbones_are_said(tmp_path: Path, run: Run, arr
         evaluate("torchvision/resnet18", "knn", weights="gone.pth", **given)
     with pytest.raises(ResslError, match="is no state dict for torchvision/resnet18"):
         evaluate("torchvision/resnet18", "knn", weights=str(array_file), **given)
+    (tmp_path / "garbage.pth").write_bytes(b"garbage")
+    with pytest.raises(ResslError, match=r"garbage\.pth is no state dict for .*--weights wants none, default or a"):
+        evaluate("torchvision/resnet18", "knn", weights=str(tmp_path / "garbage.pth"), **given)
     with pytest.raises(ResslError, match=r"cannot take pictures of 32 px \(.*224.*\); leave --image-size away"):
         evaluate("timm/vit_tiny_patch16_224", "knn", image_size=32, **given)
     with pytest.raises(ResslError, match="belong to a timm/ or torchvision/ backbone"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -18,6 +19,7 @@ from ressl.engine.compiling import keep_compiled, small_workspaces, wake_card, w
 from ressl.engine.scouts import recall, send
 from ressl.engine.signals import Terminated, tidy_exit
 from ressl.errors import ResslError, printable, unknown
+from ressl.files import is_litter
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,12 +83,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a full disk, a folder without permission
-        told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-        print(f"ressl: {_who()}{printable(told)}", file=sys.stderr)
+        print(f"ressl: {_who()}{printable(_of_file(error))}", file=sys.stderr)
         return 2
     finally:
         dismiss()
         recall()
+
+
+def _of_file(error: OSError) -> str:
+    """Which file, and why. Of a temporary one, which is gone or never was, its folder."""
+    if not error.filename or not error.strerror:
+        return str(error)
+    folder, name = os.path.split(os.fsdecode(error.filename))
+    if not is_litter(name):
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    cure = "; have its permissions changed, or work on a copy of it" if denied else ""
+    return f"the folder {folder or '.'} cannot be written to: {error.strerror}{cure}"
 
 
 def _warn(message: Warning | str, *_: object) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+FEW = 6  # names that are listed beside the nearest
+
 
 class ResslError(Exception):
     """Something the user can mend. The message is one sentence that names the fix."""
@@ -26,5 +28,7 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> ResslError:
     names = sorted(known)
     near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {shown}."
+    hint = f"known: {shown}."
+    if near:  # which may be a wrong guess: where there are few names, all stand beside it
+        hint = f"did you mean '{near[0]}'?" + (f" {hint}" if len(names) <= FEW else "")
     return ResslError(f"unknown {kind} '{printable(str(given))}'; {hint}")

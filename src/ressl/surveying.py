@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 
 import numpy as np
@@ -18,14 +17,20 @@ LOOKED_AT = 256  # pictures, evenly spaced
 
 def survey(source: Source, on_gpu: bool) -> Findings:
     """Count, usual size, and the colour statistics of a sample."""
-    sides, moments = [], []
+    sides, moments, broken = [], [], []
     for index in np.linspace(0, len(source) - 1, min(LOOKED_AT, len(source)), dtype=np.int64):
-        with contextlib.suppress(BrokenImage):
+        try:
             picture = source.read(int(index))  # one at a time: 256 photographs together are gigabytes
-            sides.append(min(picture.shape[:2]))
-            moments.append(_moments(picture))
+        except BrokenImage as error:
+            broken.append(error)
+            continue
+        sides.append(min(picture.shape[:2]))
+        moments.append(_moments(picture))
     if not moments:
-        raise ResslError(f"none of the pictures looked at in {source.name} could be read")
+        first = f" (the first: {broken[0]})" if broken else ""
+        raise ResslError(
+            f"none of the {len(broken):,} pictures looked at can be read{first}; mend them, or give others by --data"
+        )
     # The mean of each picture's own moments, so that a large picture counts no more than a small one.
     first, second = np.mean(moments, axis=0)
     std = np.sqrt(np.maximum(second - first**2, 1e-4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_no_pictures(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     fails("folder", root=tmp_path, match=r"expected files ending in \.jpg")
     fails("folder", root=tmp_path / "a.txt", match="is a file")
-    fails("folder", match="needs a place")
+    fails("folder", match="needs a place: say which folder to read, by --data FOLDER")
     fails("foldr", root=tmp_path, match="did you mean 'folder'")
     fails("folder", "tset", tmp_path, match="did you mean 'test'")
 
@@ -134,6 +135,21 @@ def test_unreadable_folder_is_reported(tmp_path: Path) -> None:
             assert len(open_source("folder", root=tmp_path)) == 1
     finally:
         (tmp_path / "locked").chmod(0o700)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_named_itself() -> None:
+    with tempfile.TemporaryDirectory() as name:  # not below tmp_path, which is hidden from others as a whole
+        folder, me = Path(name), os.geteuid()
+        folder.chmod(0)
+        if me == 0:  # root reads everything
+            os.seteuid(65534)
+        try:
+            with pytest.raises(ResslError) as caught:
+                guess_data(folder)
+        finally:
+            os.seteuid(me)
+            folder.chmod(0o700)
+    assert str(caught.value) == f"{folder} cannot be read: Permission denied; have its permissions changed."
 
 
 def test_paths_in_one_buffer() -> None:

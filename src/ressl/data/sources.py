@@ -91,15 +91,21 @@ def _root(data: str, root: str | Path | None) -> Path:
     if root is not None:
         return Path(root)
     if _data_set(data).needs_root:
-        raise ResslError(
-            f"data '{data}' needs a place: say which {'file' if data in ('array', 'list') else 'folder'} to read."
-        )
+        what = "file" if data in ("array", "list") else "folder"
+        raise ResslError(f"data '{data}' needs a place: say which {what} to read, by --data {what.upper()}.")
     return default_root(data)
 
 
 def guess_data(path: str | Path) -> str:
     """'folder', 'shards', 'list' or 'array', from what is there."""
     path = Path(_named(path))
+    try:
+        return _kind_at(path)
+    except PermissionError as error:  # met at a file that was looked for in it
+        raise ResslError(f"{shown(path)} cannot be read: {error.strerror}; have its permissions changed.") from None
+
+
+def _kind_at(path: Path) -> str:
     if _is_list(path):
         return "list"
     if is_shards(path) and not _pictures_in(path):

@@ -119,7 +119,10 @@ def _fill(backbone: nn.Module, path: Path, name: str) -> None:
         reason = printable(str(error).split("\n")[0])[:160]
         raise ResslError(f"{path} is no state dict for {name}: {reason}") from None
     except Exception as error:  # pickle's own errors have no common ancestor
-        raise ResslError(f"{path} cannot be read: {type(error).__name__}") from None
+        raise ResslError(
+            f"{path} is no state dict for {name}: it is no file of tensors alone ({type(error).__name__}); --weights "
+            "wants none, default or a state dict (.safetensors, .pth)"
+        ) from None
     if missing:
         raise ResslError(f"{path} is no state dict for {name}: it lacks {missing[0]} and {len(missing) - 1} more")
     if spoilt := not_finite(backbone.state_dict()):
