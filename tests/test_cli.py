@@ -76,6 +76,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["pretrain", "cifar10", "extra"], r"unexpected argument 'extra'"),
     (["pretrain", "cifar10", "--method", "resl"], r"unknown method 'resl'; did you mean 'ressl'\?"),
     (["pretrain", "cifar10", "--epochs", "many"], r"epochs wants a whole number, not 'many'"),
+    (["pretrain", "cifar10", "--image-size", "1"], r"image_size must be at least 8, not 1"),
+    (["views", "demo", "--image-size", "0"], r"image_size must be at least 8, not 0"),
     (["pretrain", "cifar10", "--lr", "nan"], r"lr wants a number"),
     (["pretrain", "cifar10", "--seed", "9" * 30], r"seed must fit in 64 bits"),
     (["pretrain", "cifar10", "--batch-size", "100"], r"does not split into 8 batch-norm groups"),

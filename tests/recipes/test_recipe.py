@@ -136,7 +136,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": -8}, r"batch_size must be at least 1"),
     ({"width": 0}, r"width must be at least 1"),
     ({"bn_groups": 0}, r"bn_groups must be at least 1"),
-    ({"image_size": 0}, r"image_size must be at least 1"),
+    ({"image_size": 0}, r"image_size must be at least 8"),
     ({"knn_k": 0}, r"knn_k must be at least 1"),
     ({"knn_temperature": 0}, r"knn_temperature"),
     ({"std": "0,1,1"}, r"std"),

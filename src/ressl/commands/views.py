@@ -39,8 +39,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     recipe, place = _recipe(options.what, options.data)
     given = {key: getattr(options, key) for key in ("method", "views", "image_size", "seed")}
     recipe = recipe.replace(**{key: value for key, value in given.items() if value is not None})
-    for view in recipe.views:
-        view.validate()
+    recipe.check()  # what cannot be trained is not drawn either
     count, draws = positive("--pictures", options.pictures), positive("--draws", options.draws)
     path = picture_file(options.out)
     source = open_source(recipe.data, pretrain_split(recipe.data), place)

@@ -23,6 +23,7 @@ from ressl.recipes.ranges import check_ranges
 from ressl.recipes.typed import build, convert, hints_of, plain
 
 LOOKING_ON = ("summary", "paper", "linear", "knn_every", "knn_k", "knn_temperature")  # change no weight
+SMALLEST = 8  # px of the input; a network that halves it four times or five sees nothing in less
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Recipe:
 
     def check(self) -> list[str]:
         """Raise what makes the recipe impossible; return warnings for what makes it unwise."""
-        least = dict.fromkeys(("batch_size", "width", "bn_groups", "image_size", "knn_k"), 1) | {"epochs": 0}
+        least = dict.fromkeys(("batch_size", "width", "bn_groups", "knn_k"), 1) | {"epochs": 0, "image_size": SMALLEST}
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise ResslError(f"{name} must be at least {value}, not {getattr(self, name)}")
