@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -232,3 +233,7 @@ def test_a_mistake_is_one_sentence(
     out = capsys.readouterr().out
     assert "4 pictures as 32 numbers each in f.npy" in out
     assert "next: ressl search f.npy" in out
+    Path(" sp ace").mkdir()
+    assert main(["embed", "run", "photos", "-o", " sp ace/f.npy", "--device", "cpu"]) == 0
+    hint = capsys.readouterr().out.split("next: ")[1]
+    assert shlex.split(hint) == ["ressl", "search", " sp ace/f.npy", "PICTURE", "--model", "run"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ def named(recipe: str | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if recipe not in RECIPES and Path(recipe).is_dir():
-        raise ResslError(f"{recipe!r} is a folder and not a recipe; to learn from its pictures: --data {recipe}")
+        told = shlex.quote(recipe)
+        raise ResslError(f"{recipe!r} is a folder and not a recipe; to learn from its pictures: --data {told}")
     return Recipe.from_file(recipe) if recipe.endswith(".json") else get_recipe(recipe)
 
 

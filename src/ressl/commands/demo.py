@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -43,5 +44,6 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     print(f"{result.seconds:.0f} s in all. Look at:")
     for path in (result.report, *result.figures):
         print(f"  {path}")
-    print(f"  {result.run.path}/metrics.jsonl  (or: tensorboard --logdir {result.run.path}/tensorboard)")
+    tensorboard = shlex.quote(f"{result.run.path}/tensorboard")
+    print(f"  {result.run.path}/metrics.jsonl  (or: tensorboard --logdir {tensorboard})")
     return 0

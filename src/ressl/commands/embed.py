@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -45,5 +46,6 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     if not options.quiet:
         what = f"{len(found.paths):,} pictures as {found.dim} numbers each"
         print(f"{what} in {shown(options.out)} ({found.seconds:.1f} s after start-up)")
-        print(f"next: ressl search {shown(options.out)} PICTURE --model {shown(options.model)}")
+        out, model = shlex.quote(options.out), shlex.quote(options.model)
+        print(f"next: ressl search {shown(out)} PICTURE --model {shown(model)}")
     return 0
