@@ -99,7 +99,7 @@ def _size(recipe: Recipe) -> float:
 
 def _assemble(recipe: Recipe, bn_groups: int) -> Method:
     try:
-        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, bn_groups)
+        backbone = build_backbone(recipe.backbone, recipe.stem, recipe.width, bn_groups, recipe.stem_init)
         return METHODS[recipe.method](backbone, **recipe.options)
     except (ValueError, RuntimeError, TypeError, OverflowError) as error:  # a momentum of 1.5, a layer of -1 units
         first = str(error).split("\n")[0]

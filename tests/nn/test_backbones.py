@@ -33,10 +33,13 @@ def test_width_scales_parameters():
 
 
 @pytest.mark.parametrize("width", [64, 32])
-def test_convolutions_start_as_torchvisions_and_a_new_stem_as_pytorchs(width):
+def test_convolutions_start_as_torchvisions_and_a_new_stem_also_as_pytorchs(width):
     """The authors replace the stem of a network that is initialised already."""
     torch.manual_seed(0)
-    nets = [build_backbone("resnet18", stem, width) for stem in ("small", "medium", "imagenet")]
+    for stem in ("small", "medium"):
+        weight = build_backbone("resnet18", stem, width).conv1.weight
+        assert weight.std().item() == pytest.approx((2 / (width * 9)) ** 0.5, rel=0.1)
+    nets = [build_backbone("resnet18", stem, width, stem_init="pytorch") for stem in ("small", "medium", "imagenet")]
     for net in nets:
         assert net.layer1[0].conv1.weight.std().item() == pytest.approx((2 / (width * 9)) ** 0.5, rel=0.05)
     for net in nets[:2]:

@@ -21,6 +21,7 @@ HELP = {
     "backbone": "resnet10, resnet18, resnet34, resnet50, or timm/<model>",
     "stem": "first layers: small (32 px), medium (64 px), imagenet (224 px)",
     "width": "channels of the first stage; 64 is the usual network",
+    "stem_init": "how a small or medium stem begins: as the other convolutions, or as PyTorch's layers (the authors')",
     "bn_groups": "groups of the batch with batch-norm statistics of their own",
     "method": "the learning method, see 'ressl methods'",
     "optimiser": "of all weights",

@@ -15,6 +15,7 @@ from ressl.nn.batchnorm import group_batch_norm
 
 Stem = Literal["small", "medium", "imagenet"]
 STEMS: tuple[str, ...] = get_args(Stem)
+StemInit = Literal["torchvision", "pytorch"]
 
 # name: (torchvision's block, blocks per stage)
 BACKBONES: dict[str, tuple[str, list[int]]] = {
@@ -25,8 +26,13 @@ BACKBONES: dict[str, tuple[str, list[int]]] = {
 }
 
 
-def build_backbone(name: str, stem: Stem = "imagenet", width: int = 64, bn_groups: int = 1) -> nn.Module:
+def build_backbone(
+    name: str, stem: Stem = "imagenet", width: int = 64, bn_groups: int = 1, stem_init: StemInit = "torchvision"
+) -> nn.Module:
     """A backbone by name; ``timm/<model>`` takes any model of timm (``pip install ressl[timm]``).
+
+    ``stem_init``: whether a stem that replaces torchvision's begins as its other convolutions do, or as PyTorch's
+    layers do (in the authors' code, where it takes its place later, almost twice as large).
 
     >>> build_backbone("resnet18", stem="small").features_dim
     512
@@ -40,8 +46,12 @@ def build_backbone(name: str, stem: Stem = "imagenet", width: int = 64, bn_group
     from ressl.nn.resnet import SlimResNet  # here, because it takes seconds to import
 
     backbone = SlimResNet(*BACKBONES[name], width=width)
-    backbone.reset_convolutions()
-    backbone.set_stem(stem)  # last: a stem that replaces torchvision's begins as PyTorch has it, as the authors' does
+    if stem_init == "pytorch":
+        backbone.reset_convolutions()
+        backbone.set_stem(stem)
+    else:
+        backbone.set_stem(stem)
+        backbone.reset_convolutions()
     return group_batch_norm(backbone, bn_groups)
 
 

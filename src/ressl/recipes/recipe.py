@@ -17,7 +17,7 @@ from ressl.errors import ResslError, unknown
 from ressl.evaluation.linear import STEP, LinearProtocol
 from ressl.files import read_text
 from ressl.methods import METHODS
-from ressl.nn.backbones import Stem
+from ressl.nn.backbones import Stem, StemInit
 from ressl.recipes.baselines import PAPER, baseline
 from ressl.recipes.ranges import check_ranges
 from ressl.recipes.typed import build, convert, hints_of, plain
@@ -41,6 +41,7 @@ class Recipe:
     # model
     backbone: str = "resnet18"
     stem: Stem = "small"
+    stem_init: StemInit = "torchvision"
     width: int = 64
     bn_groups: int = 8
     method: str = "ressl"
