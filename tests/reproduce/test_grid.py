@@ -108,6 +108,20 @@ def test_words_choose_cells() -> None:
         jobs(TABLES["table2"], only="svhn")
 
 
+def test_numbers_that_are_equal_choose_the_same_cells() -> None:
+    """The paper writes 0.10, our rows 0.1."""
+    chosen = lambda table, only: [job.cell for job in jobs(TABLES[table], only=only)]
+    rows = [cell for cell in TABLES["table-temperature"].cells if cell.row == "tau_t 0.1"]
+    assert len(rows) == 4
+    for only in ("0.10", "tau_t 0.10", ".1", "0.1"):
+        assert chosen("table-temperature", only) == rows, only
+    assert chosen("table-temperature", "TAU_T 0.100, CIFAR-10") == rows[:1]
+    assert chosen("table2", "cifar-10, tau_s 0.10, tau_t 0.050") == chosen("table2", "cifar-10, tau_s 0.1, tau_t 0.05")
+    for nothing in ("1.0", "0.0", "1"):  # 0.1 is neither of them, though its digits are
+        with pytest.raises(ResslError, match="no cell of table-temperature"):
+            chosen("table-temperature", nothing)
+
+
 def test_a_cell_by_its_whole_name_is_that_cell_alone() -> None:
     assert len(jobs(TABLES["table-augmentation"], only="jitter | Tiny ImageNet")) == 3  # words are in others, too
     for table in TABLES.values():

@@ -53,10 +53,16 @@ class Job:
         return "finished" in Run(self.folder(root)).facts
 
 
+def _plain(words: str) -> str:
+    """In small letters, equal numbers spelt alike: 0.10 is 0.1."""
+    number = lambda found: f"{float(found[0]):.12g}"
+    return re.sub(r"(?<![\w.])\d*\.\d+(?![\w.])", number, words.lower())
+
+
 def _says(cell: Cell, words: str) -> bool:
-    """Whether ``words`` stand in a cell's name as whole words: CIFAR-10 is not CIFAR-100."""
-    found = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)", re.IGNORECASE)
-    return found.search(f"{cell.row} | {cell.column} | {cell.recipe}") is not None
+    """Whether ``words`` stand in a cell's name as whole words and numbers: CIFAR-10 is not CIFAR-100, nor 1 a 0.1."""
+    found = re.compile(rf"(?<!\w)(?<!\d\.){re.escape(_plain(words))}(?!\w|\.\d)")
+    return found.search(_plain(f"{cell.row} | {cell.column} | {cell.recipe}")) is not None
 
 
 def jobs(
@@ -68,7 +74,7 @@ def jobs(
     only: str = "",
 ) -> list[Job]:
     """All runs of a table; ``only`` keeps the cells whose row or column contains those words, ``quick`` shortens."""
-    chosen = [c for c in table.cells if f"{c.row}, {c.column}".lower() == only.lower()]  # a cell by its whole name
+    chosen = [c for c in table.cells if _plain(f"{c.row}, {c.column}") == _plain(only)]  # a cell by its whole name
     chosen = chosen or [c for c in table.cells if _says(c, only)]
     if not chosen and (words := only.replace(",", " ").split()):  # a word of the row and one of the column
         chosen = [c for c in table.cells if all(_says(c, word) for word in words)]
