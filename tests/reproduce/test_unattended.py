@@ -127,6 +127,8 @@ def test_time_that_passes_counts(made, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--minutes", "0"], "--minutes must be above 0, not 0"),
         (["--minutes", "soon"], "--minutes"),
         (["cost", "--minutes", "3"], "cost has no use for --minutes; leave it out"),
+        (["--device", "tpu"], "unknown device 'tpu'; use auto, cpu, cuda or cuda:0"),
+        (["--device", "tpu", "--dry-run"], "unknown device 'tpu'; use auto, cpu, cuda or cuda:0"),
         (["tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
     ],
 )

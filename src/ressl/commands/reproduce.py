@@ -77,6 +77,7 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             raise unknown("table or figure", what, titles())
     for what in options.what:
         _check(options, what)
+    device_of(options.device)  # one that is not there is better known now than from every run
     if "lowshot" in options.what and len(options.what) > 1:
         raise ResslError("lowshot measures runs that other tables make; make it by itself, after them")
     if options.out and len([what for what in options.what if what in FIGURES]) > 1:
