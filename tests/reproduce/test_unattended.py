@@ -12,7 +12,7 @@ import pytest
 from invented import record, write
 
 from ressl import cli
-from ressl.commands import reproduce
+from ressl.commands import reproduce, shared
 from ressl.errors import ResslError
 from ressl.recipes import get_recipe
 from ressl.reproduce import running
@@ -139,6 +139,39 @@ def test_mistakes_are_said_before_anything_is_made(more, said, words, made, tmp_
     assert said in capsys.readouterr().err
     assert not names
     assert not (tmp_path / "led").exists()
+
+
+@pytest.mark.parametrize("flag", ["--into", "--runs"])
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_folder_that_cannot_be_written_is_said_before_hours_have_passed(
+    flag, more, words, made, tmp_path, monkeypatch, capsys
+) -> None:
+    names = made()
+    (tmp_path / "afile").write_text("mine")
+    for place in ("afile", "afile/deep/in"):
+        assert cli.main([*words, flag, str(tmp_path / place), *more]) == 2
+        shown = capsys.readouterr()
+        assert shown.err.strip() == (
+            f"ressl: {flag} {tmp_path / place}: {tmp_path / 'afile'} is no folder; name one, or a new place"
+        )
+        assert not shown.out
+    monkeypatch.setattr(shared.os, "access", lambda place, how: place != tmp_path)
+    assert cli.main([*words, flag, str(tmp_path / "new"), *more]) == 2
+    assert f"no right to write in {tmp_path}; name another folder" in capsys.readouterr().err
+    assert not names
+    assert cli.main(["reproduce", "cost", "--into", str(tmp_path / "afile"), "--device", "cpu", *more]) == 2
+    assert "afile is no folder" in capsys.readouterr().err
+    assert (tmp_path / "afile").read_text() == "mine"
+
+
+def test_a_ledger_that_cannot_be_written_can_be_shown(words, made, tmp_path, monkeypatch, capsys) -> None:
+    led = tmp_path / "led"
+    write(led, *(record(get_recipe("demo").replace(lr=lr), 60.0) for lr in (0.01, 0.02, 0.03)))
+    names = made()
+    monkeypatch.setattr(shared.os, "access", lambda place, how: False)
+    assert cli.main(words) == 0
+    assert "3 of them in the ledger, 0 to make" in capsys.readouterr().out
+    assert not names
 
 
 def test_a_figure_whose_runs_had_no_time_is_not_drawn(tmp_path, monkeypatch, capsys) -> None:

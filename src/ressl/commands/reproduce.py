@@ -14,7 +14,7 @@ from ressl import console
 from ressl.bench import suite
 from ressl.bench.cost import PAPER, cost, rows_of
 from ressl.commands.cost import show_cost
-from ressl.commands.shared import above_zero, picture_file, positive, show
+from ressl.commands.shared import above_zero, picture_file, positive, show, writable_folder
 from ressl.engine.loop import device_of
 from ressl.engine.signals import Interrupted, Terminated
 from ressl.environment import environment
@@ -192,6 +192,9 @@ def _make(
     """Say what is to be made and how long it takes, and make it; returns what went wrong."""
     place, todo = _place(options), each_once(todo)
     minutes = None if options.minutes is None else above_zero("--minutes", options.minutes)
+    if todo:  # what the ledger has can be shown from anywhere
+        writable_folder("--into", options.into)
+        writable_folder("--runs", options.runs)
     print(_plan(each_once(planned), todo, ledger, there, place.jobs), flush=True)
     if not todo or options.dry_run:
         return None
@@ -256,6 +259,8 @@ def _cost(options: Namespace) -> None:
     state = f"{rows} rows, to measure on this machine: {about}"
     if found:
         state = f"{len(found['rows'])} of {rows} rows in the ledger ('ressl cost' measures anew, --only one row)"
+    else:
+        writable_folder("--into", options.into)
     print(f"{COST}: {state}", flush=True)
     if options.dry_run:
         return

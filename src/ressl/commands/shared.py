@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,17 @@ def picture_file(name: str) -> Path:
     if path.suffix.lower() not in PICTURES:
         raise ResslError(f"'{printable(name)}' is no file for a figure; end it in {', '.join(PICTURES)}")
     return path
+
+
+def writable_folder(name: str, value: str) -> None:
+    """A folder that is to be written into later, there already or to be made then."""
+    folder = Path(value).absolute()
+    nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    asked, found = printable(value), printable(str(nearest))
+    if not nearest.is_dir():
+        raise ResslError(f"{name} {asked}: {found} is no folder; name one, or a new place")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ResslError(f"{name} {asked}: no right to write in {found}; name another folder")
 
 
 def show(table: Table) -> None:
