@@ -51,6 +51,18 @@ def test_two_at_once_make_what_one_after_the_other_makes(tmp_path, data, shrunk,
         assert beside["evaluations"]["linear"]["curve"] == alone["evaluations"]["linear"]["curve"]
 
 
+def test_a_run_with_nobody_beside_it_is_recorded_as_alone(tmp_path, data, shrunk, monkeypatch, capsys) -> None:
+    """Its speed is its own, and shown as such."""
+    monkeypatch.setitem(TABLES, "table3", shrunk(TABLE3))
+    words = ["reproduce", "table3", "--data", str(data), "--device", "cpu", "--jobs", "4"]
+    words += ["--runs", str(tmp_path / "runs"), "--into", str(tmp_path / "led"), "--only"]
+    assert cli.main([*words, "weak teacher, CIFAR-10"]) == 0
+    assert [record["jobs"] for record in Ledger(tmp_path / "led")] == [1]
+    assert "share it" not in capsys.readouterr().out
+    assert cli.main([*words, "CIFAR-10", "--seeds", "0", "1"]) == 0  # the three others
+    assert sorted(record["jobs"] for record in Ledger(tmp_path / "led")) == [1, 3, 3, 3]
+
+
 LONG = """
 import json, sys
 from ressl.cli import main

@@ -191,6 +191,7 @@ def _make(
 ) -> ResslError | None:
     """Say what is to be made and how long it takes, and make it; returns what went wrong."""
     place, todo = _place(options), each_once(todo)
+    place = replace(place, jobs=min(place.jobs, max(len(todo), 1)))  # of one run, nobody is beside it
     minutes = None if options.minutes is None else above_zero("--minutes", options.minutes)
     if todo:  # what the ledger has can be shown from anywhere
         writable_folder("--into", options.into)
