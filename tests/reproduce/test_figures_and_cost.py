@@ -87,6 +87,8 @@ def test_neighbours_under_both_augmentations(tmp_path, words, small, panels, cap
 def test_a_quick_figure_says_so(tmp_path, words, small, panels) -> None:
     assert cli.main(["reproduce", "figure-tsne", "--only", "ReSSL | CIFAR-10", "--epochs", "2", *words]) == 0
     assert [panel[0] for panel in panels[0]] == ["ReSSL, CIFAR-10, 2 epochs"]
+    assert cli.main(["reproduce", "figure-tsne", "--only", "ReSSL | CIFAR-10", "--epochs", "1", *words]) == 0
+    assert [panel[0] for panel in panels[1]] == ["ReSSL, CIFAR-10"]  # its own number of epochs
 
 
 def test_options_that_nothing_reads_are_mistakes(tmp_path, capsys) -> None:

@@ -141,6 +141,33 @@ def test_mistakes_are_said_before_anything_is_made(more, said, words, made, tmp_
     assert not (tmp_path / "led").exists()
 
 
+@pytest.mark.parametrize(
+    ("more", "short", "fair"),
+    [
+        ([], False, True),
+        (["--epochs", "16"], False, True),  # the recipe's own
+        (["--epochs", "4"], True, False),
+        (["--epochs", "40"], False, False),  # not the paper's run either
+        (["--quick"], True, False),  # with a shorter linear evaluation, too
+    ],
+)
+def test_only_a_run_of_the_papers_length_is_measured_by_its_number(
+    more, short, fair, words, made, monkeypatch, capsys
+) -> None:
+    """As docs/RESULTS.md has it: the paper's number stands there, a difference does not."""
+    made()
+    cells = (Cell("a", "x", "demo", {"lr": 0.01}, 48.0), Cell("b", "x", "demo", {"lr": 0.02}))
+    monkeypatch.setitem(TABLES, "first", Table("first", "The first table", cells))
+    assert cli.main([*words[:2], *words[3:], *more]) == 0
+    shown = capsys.readouterr().out
+    assert ("The first table (shortened: for the trend only)" in shown) == short
+    assert ("The first table (longer than the paper's runs)" in shown) == ("40" in more)
+    row = next(line for line in shown.splitlines() if line.startswith("│ a "))
+    assert [word.strip() for word in row.split("│")[3:6]] == ["48.00", "51.00 (n 1, best 51.50)", "+3.00" * fair]
+    assert ("1/2  a, x, seed 0: 51.00, paper 48.00" in shown) == fair
+    assert "2/2  b, x, seed 0: 52.00\n" in shown
+
+
 @pytest.mark.parametrize("flag", ["--into", "--runs"])
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_folder_that_cannot_be_written_is_said_before_hours_have_passed(

@@ -138,14 +138,19 @@ def _tables(options: Namespace, tables: Sequence[Table]) -> ResslError | None:
     together = [job for some in planned for job in some]
     failed = _make(options, together, [job for job in together if ledger.find(job) is None], ledger, "in the ledger")
     for table, some in zip(tables, planned, strict=True):
-        short = " (shortened: for the trend only)" if options.quick or options.epochs else ""
+        longer = any(run != own for run, own in (job.lengths for job in some))
+        short = " (longer than the paper's runs)" if longer else ""
+        short = " (shortened: for the trend only)" if any(job.shortened for job in some) else short
+        fair = {(job.cell.row, job.cell.column) for job in some if job.paper is not None}
         shown = Shown(title=table.title + short, title_justify="left")
         for heading in ("row", "column", "paper", "ours: last (n, best)", "difference"):
             shown.add_column(heading, justify="left" if heading in ("row", "column") else "right")
         for cell, summary in summaries(ledger, some):
             paper = "" if cell.paper is None else f"{cell.paper:.2f}"
             ours = "" if summary is None else summary.text()
-            apart = "" if summary is None or cell.paper is None else f"{summary.last - cell.paper:+.2f}"
+            apart = ""
+            if summary is not None and cell.paper is not None and (cell.row, cell.column) in fair:
+                apart = f"{summary.last - cell.paper:+.2f}"
             shown.add_row(cell.row, cell.column, paper, ours, apart)
         show(shown)
     return failed
@@ -170,16 +175,17 @@ def _figure(options: Namespace, figure: Figure) -> None:
     if left := [job.name for job in planned if not job.trained(options.runs)]:
         raise ResslError(f"{path.name} needs {left[0]}, for which --minutes left no time; give it more")
     place = _place(options)
-    name = lambda job: job.cell.row if job.at else ", ".join((job.cell.row, job.cell.column, *_short(options, job)))
+    name = lambda job: job.cell.row if job.at else ", ".join((job.cell.row, job.cell.column, *_short(job)))
     runs = [(name(job), Run.open(job.folder(place.runs)), place.own_data(job)) for job in planned]
     with console.display() as shown:
         figure.draw(runs, path, options.device, shown)
     print(path)
 
 
-def _short(options: Namespace, job: Job) -> list[str]:
+def _short(job: Job) -> list[str]:
     """What a panel must say of a run that is not the paper's."""
-    return [f"{job.recipe.epochs} epochs"] if options.quick or options.epochs else []
+    run, own = job.lengths
+    return [f"{job.recipe.epochs} epochs"] if run != own else []
 
 
 def _place(options: Namespace) -> Place:
@@ -215,7 +221,7 @@ def _make(
             ledger.add(job, record)
             found = read(record, job.cell)
             value = "done" if found is None or job.cell.on else f"{found[0]:.2f}"
-            beside = "" if job.cell.paper is None or job.cell.on else f", paper {job.cell.paper:.2f}"
+            beside = "" if job.paper is None or job.cell.on else f", paper {job.paper:.2f}"
             say.message(f"{number}/{len(todo)}  {job.name}: {value}{beside}")
     if number < len(todo):
         print(f"{len(todo) - number} left for another time: {options.minutes} minutes were too short for them")

@@ -43,6 +43,23 @@ class Job:
         place = self.recipe.name if self.cell.on else self.cell.column  # one run has all columns of low-shot SVMs
         return f"{self.cell.row}, {place}, seed {self.recipe.seed}"
 
+    @cached_property
+    def lengths(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(epochs, epochs of the linear evaluation) of this run and of the cell's own; a given run is as it is."""
+        own = self.recipe if self.at else get_recipe(self.cell.recipe).replace(**self.cell.changes)
+        return (self.recipe.epochs, self.recipe.linear.epochs), (own.epochs, own.linear.epochs)
+
+    @property
+    def shortened(self) -> bool:
+        run, own = self.lengths
+        return any(made < wanted for made, wanted in zip(run, own, strict=True))
+
+    @property
+    def paper(self) -> float | None:
+        """The paper's number, if this run may be measured by it: one of other epochs is another experiment."""
+        run, own = self.lengths
+        return self.cell.paper if run == own else None
+
     def folder(self, root: str | Path) -> Path:
         """Where its run lies: the same place every time, so that an interrupted one is found again."""
         if self.at:
