@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -72,6 +73,7 @@ def _hire(do: Callable[[Any], dict[str, Any]]) -> tuple[Connection, SpawnProcess
 def _work(do: Callable[[Any], dict[str, Any]], line: Connection) -> None:
     """The life of a worker: one piece after the other, until the line is cut or a signal comes."""
     with suppress(EOFError, OSError, Terminated, KeyboardInterrupt), tidy_exit():
+        threading.Thread(target=_leave_with_the_parent, daemon=True).start()
         while True:
             piece = line.recv()
             try:
@@ -81,6 +83,15 @@ def _work(do: Callable[[Any], dict[str, Any]], line: Connection) -> None:
             except Interrupted as stop:  # saved; and a Ctrl-C may reach us before it reaches who waits for an answer
                 line.send(stop)
                 return
+
+
+def _leave_with_the_parent() -> None:
+    """A parent that was killed could not ask us to stop, and whoever gives the command again would find us still at
+    work, with the runs locked. What it would have sent we send ourselves."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _answer(line: Connection, process: SpawnProcess) -> dict[str, Any] | ResslError:
