@@ -186,22 +186,6 @@ def test_seeds_become_mean_and_spread() -> None:
     assert Summary.of([], planned[0].cell) is None
 
 
-def test_time_is_taken_from_runs_alike(tmp_path: Path) -> None:
-    job = jobs(TABLES["table3"])[0]
-    assert write(tmp_path).seconds(job) is None
-    half = jobs(TABLES["table3"], epochs=100)[0]
-    assert write(tmp_path, record_of(half, 1.0)).seconds(job) == pytest.approx(250.0)  # ten of them evaluating
-    shared = record_of(half, 1.0) | {"jobs": 4}
-    assert write(tmp_path, shared).seconds(job) == pytest.approx(70.0)
-    short, other = record_of(jobs(TABLES["table3"], epochs=2)[0], 1.0), record_of(half, 1.0)
-    other["recipe"]["batch_size"] = 64
-    assert write(tmp_path, record_of(half, 1.0), short, other).seconds(job) == pytest.approx(250.0)  # the nearest
-    several = [record_of(half, 1.0) | {"seconds": seconds} for seconds in (100.0, 110.0, 500.0)]
-    assert write(tmp_path, *several).seconds(job) == pytest.approx(230.0)  # not the slowest
-    quick = jobs(TABLES["table3"], quick=True)[0]
-    assert write(tmp_path, record_of(half, 1.0)).seconds(quick) == pytest.approx(120.0 / 5 + 10.0 / 5)
-
-
 class Stopping(running.Quiet):
     def progress(self, done: int, total: int, values: dict[str, float]) -> None:
         signal.raise_signal(signal.SIGTERM)

@@ -91,17 +91,17 @@ def test_the_only_run_says_what_went_wrong_as_it_is(words, made, capsys) -> None
 
 
 def test_no_run_is_begun_that_would_not_be_done_in_time(words, made, tmp_path, capsys) -> None:
-    """The ledger knows a run of 120 s, all with 10 s of evaluation, of 16 epochs like these; c has half of them."""
+    """The ledger knows such a run: 104 s of steps, 16 s to start, 10 s of evaluation. c has half of the steps."""
     cells = TABLES["second"].cells
     short = Cell("c", "x", "demo", {"lr": 0.03, "epochs": 8})
     TABLES["second"] = Table("second", "The second table", (cells[0], short))
-    write(tmp_path / "led", record(get_recipe("demo"), 60.0))
+    write(tmp_path / "led", record(get_recipe("demo"), 60.0, steps=16 * 65, images_per_second=640.0))
     names = made()
     assert cli.main([*words, "--minutes", "2"]) == 0
     assert names == ["c"]
     shown = capsys.readouterr().out
     assert "a, x, seed 0: about 2 min" in shown
-    assert "c, x, seed 0: about 70 s" in shown
+    assert "c, x, seed 0: about 78 s" in shown
     assert "2 left for another time: 2 minutes were too short for them" in shown
     assert cli.main([*words, "--minutes", "4", "--jobs", "2", "--dry-run"]) == 0
     assert names == ["c"]

@@ -20,6 +20,7 @@ from ressl.reproduce.figures import Figure
 from ressl.reproduce.ledger import identity
 from ressl.reproduce.schema import read_record
 from ressl.reproduce.tables import Cell, Table
+from ressl.reproduce.times import estimate
 from ressl.runs import Run
 
 LINEAR = "linear"
@@ -191,22 +192,8 @@ class Ledger:
         self.records.setdefault(job.key, []).append(record)
 
     def seconds(self, job: Job) -> float | None:
-        """About how long a job takes: the median of the runs most like it, the same method first, then length.
-
-        With its linear evaluation, where one like it was timed.
-        """
-        known: dict[tuple[bool, float], list[float]] = {}
-        for record in self:
-            made = record["recipe"]
-            alike = all(made[key] == getattr(job.recipe, key) for key in ("data", "backbone", "width", "batch_size"))
-            if alike and made["epochs"] and record["environment"].get("device") == "cuda":
-                share = record["seconds"] / record.get("jobs", 1)  # of the card, where several ran at once
-                ratio = job.recipe.epochs / made["epochs"]
-                like = made["method"] == job.recipe.method, -abs(math.log(ratio))
-                found = record["evaluations"].get(LINEAR, {})
-                rated = job.recipe.linear.epochs / made["linear"]["epochs"] if "seconds" in found else 0.0
-                known.setdefault(like, []).append(share * ratio + rated * found.get("seconds", 0.0))
-        return statistics.median(known[max(known)]) if known else None
+        """About how long a job takes with its linear evaluation, if the ledger has runs like it."""
+        return estimate(self, job.recipe)
 
 
 @dataclass(frozen=True)
