@@ -20,8 +20,10 @@ LONG = 4 * PIECE
 def similarity(z: Tensor, others: Tensor) -> Tensor:
     """Dot products of B x D with K x D (B x K), or with each row's own B x S x D (B x S).
 
-    Made in the embeddings' own precision (float32), whatever autocast says: a cosine rounded to bf16 is off by up to
-    1/256, which a temperature of 0.04 turns into a tenth of a nat.
+    Of embeddings as they are (float32), whatever autocast says: a cosine rounded to bf16 is off by up to 1/256, which a
+    temperature of 0.04 turns into a tenth of a nat. Sums are float32 everywhere, products as
+    ``torch.get_float32_matmul_precision`` has them: our engine asks for "high" on a GPU, which is TF32, whose factors
+    have 11 significant bits.
     """
     with torch.autocast(z.device.type, enabled=False):
         return z @ others.T if others.ndim == 2 else (others @ z[:, :, None])[:, :, 0]

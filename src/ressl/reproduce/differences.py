@@ -12,10 +12,13 @@ DIFFERENCES = """\
 Training:
 
 - **The machine.** One GPU; the paper's ImageNet runs took eight. The eight batch-norm groups of a batch are every
-  eighth sample instead of eight blocks, which is the same for a batch in random order.
-- **Arithmetic.** On a GPU bf16 in the networks; weights, batch-norm statistics, similarities to the queue, softmax and
-  loss in float32. The step runs as one CUDA graph with fused kernels, so sums are made in another order. The paper
-  speaks of no reduced precision; `--precision fp32 --engine eager` has none either.
+  eighth sample, as in the authors' code for the small data sets. Their ImageNet code has eight blocks, one per GPU,
+  which is the same for a batch in random order.
+- **Arithmetic.** On a GPU bf16 in the networks; weights, batch-norm statistics, softmax and loss in float32.
+  Similarities to the queue are products of float32 matrices in TF32: factors of 11 significant bits (bf16 has 8), sums
+  in float32. The step runs as one CUDA graph with fused kernels, so sums are made in another order. The paper speaks of
+  no reduced precision; `--precision fp32 --engine eager` has no bf16 and no graph, but its products and convolutions
+  are in TF32 on a GPU that has it. On a CPU all is float32.
 - **Views** are made on the device, in float. torchvision and PIL round to 256 levels after every operation, we do not.
   The blur is a Gaussian cut at three sigma (PIL's is a chain of box blurs). Both are held against torchvision in the
   tests. Large JPEG files are decoded at a fraction of their size where every crop still gets twice the pixels it needs.
@@ -40,7 +43,8 @@ colour jitter in an order drawn for every picture, a new learning rate at every 
 Evaluation:
 
 - **Last and best.** Ours is the last epoch; the authors' script prints the best test epoch, which stands beside it.
-- **Linear evaluation** sees bf16 features on a GPU; the classifier itself learns in float32.
+- **Linear evaluation** sees bf16 features on a GPU; the classifier's weights and sums are float32, its products TF32.
+  The last batch of an epoch is left out where it is not full; the authors' script trains on it, too.
 - **Supervised.** The paper does not give its recipe, and its number is likely that of the network's own classifier.
   Ours is a linear classifier on the frozen backbone, like all others.
 - **STL-10**'s test pictures stay at 96 px, as in the authors' code; the paper speaks of a centre crop (`--resize`).
