@@ -38,7 +38,10 @@ Training:
 
 Where the paper is silent we follow the authors' code: a head without batch norm, a queue that begins as random unit
 vectors, a teacher of parameters only and in train mode, weight decay on every parameter, the max-pool kept on 64 px,
-colour jitter in an order drawn for every picture, a new learning rate at every step.
+colour jitter in an order drawn for every picture, a new learning rate at every step. But for one thing: on small and
+medium pictures the first convolution begins as torchvision's others do (He's initialisation). Theirs replaces one of
+these afterwards, and so begins as PyTorch's layers do, almost twice as large. `--stem-init pytorch` has it so; what
+that is worth in a long run has not been measured.
 
 Evaluation:
 
