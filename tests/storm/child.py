@@ -53,7 +53,7 @@ class Drawing(ReSSL):
             hook.remove()
 
 
-def speck(name: str, stem: str, width: int, bn_groups: int) -> nn.Module:
+def speck(name: str, stem: str, width: int, bn_groups: int, stem_init: str) -> nn.Module:
     """A backbone of one layer, so that a whole run takes a quarter of a second."""
     found = nn.Sequential(nn.Conv2d(3, width, 3, 2, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(2))
     found.append(nn.AdaptiveAvgPool1d(1)).append(nn.Flatten())
