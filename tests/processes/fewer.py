@@ -12,6 +12,7 @@ import torch
 from test_faults import words
 from test_together import free_port
 
+import ressl.nn.resnet  # noqa: F401 - loaded once, for all processes
 from ressl import cli
 from ressl.engine.step import TrainStep
 

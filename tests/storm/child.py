@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 import ressl.commands.pretrain
 import ressl.commands.recipes
+import ressl.nn.resnet
 import ressl.pretraining  # noqa: F401 - loaded once, for all children
 from ressl import cli, runs
 from ressl.checkpoints import CheckpointFolder

@@ -23,7 +23,7 @@ from ressl.errors import ResslError
 
 PRELOADED = (
     *("ressl.commands.pretrain", "ressl.commands.evaluate", "ressl.cli"),
-    *("torch._dynamo", "torch.nn.parallel", "torch.utils.tensorboard"),
+    *("ressl.nn.resnet", "torch._dynamo", "torch.nn.parallel", "torch.utils.tensorboard"),
 )
 MISTAKE = "RESSL_MISTAKE_FILE"  # written by a process that failed by a mistake of the user's: no use in trying again
 SHARED = ("pretrain", "evaluate")  # the commands that know of several processes

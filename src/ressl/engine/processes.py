@@ -7,6 +7,7 @@ them, so rank 0 alone writes and a checkpoint knows nothing of how many there we
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
@@ -139,6 +140,7 @@ def joined(device: str = "auto") -> Iterator[Team]:
     if _current is not None or (not dist.is_initialized() and (place is None or place.world == 1)):
         yield current()
         return
+    importlib.import_module("ressl.nn.resnet")  # it takes seconds, in which nobody should have to wait for this process
     watch = None
     with suppress(OSError):  # so that `top` and `pgrep` show which process is which
         Path("/proc/self/comm").write_text(f"ressl rank {place.rank if place else dist.get_rank()}")
