@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ressl.__main__ import leave
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.engine.loop import Rhythm
@@ -202,3 +203,4 @@ def main(out: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave(0)  # as our own commands do: gloo, taken apart at the end of a process, now and then aborts it
