@@ -18,6 +18,7 @@ H200 = ("cuda", 90, 32)
 CASES = """
 import torch
 import torch.nn.functional as F
+from ressl.engine import borders
 from ressl.engine.borders import convolve_inside, convolve_inside_relu, gradient_inside
 
 torch.set_num_threads(1)
@@ -48,6 +49,11 @@ sick = torch.zeros(2, weight.shape[1], 2, 2).contiguous(memory_format=torch.chan
 sick[1, 5, 0, 0] = float("nan")  # stays none, and stays in its picture
 made = convolve_inside_relu(sick, weight.float(), bias)
 assert made[1].isnan().all() and not made[0].isnan().any()
+
+borders.MANY = 0  # programs of twice as many columns
+x, weight = last(3, 128, 2, 2).float(), last(256, 128, 3, 3).float() / 12
+twice = convolve_inside(x, weight)
+torch.testing.assert_close(twice, F.conv2d(x, weight, padding=1), rtol=1e-4, atol=1e-4)
 print("all agree")
 """
 
@@ -61,9 +67,10 @@ def test_it_is_left_out_where_that_may_be_faster() -> None:
         x, weight = (torch.empty(*shape, dtype=dtype, device="meta") for shape in ((N, C, side, side), (OUT, C, 3, 3)))
         return bool(borders.can_leave_out(x, weight, [stride] * 2, [1, 1]))
 
-    assert asked(1024, 512, 512, 4)
-    assert not asked(256, 512, 512, 4)  # too few programs
-    assert not asked(1024, 512, 512, 8)  # a border that is less of the whole
+    assert asked(256, 512, 512, 4)
+    assert asked(256, 256, 256, 8)
+    assert not asked(128, 512, 512, 4)  # too few programs
+    assert not asked(1024, 128, 128, 16)  # a border that is less of the whole
     assert not asked(4096, 64, 512, 4)
     assert not asked(1024, 512, 512, 4, torch.float32)
     assert not asked(1024, 512, 512, 4, stride=2)
@@ -76,8 +83,8 @@ def test_a_network_that_takes_it_is_known_and_built_ahead(tmp_path: Path, monkey
     shape = (1024, 3, 32, 32)
     plain, taken = (sketched(backbone, shape, torch.bfloat16, inside=inside) for inside in (False, True))
     found = [one for one in taken.launches if one.kernel.__name__ == "_inside"]
-    assert sorted(one.constants["BACK"] for one in found) == [False, True]
+    assert sorted(one.constants["BACK"] for one in found) == [False, False, True, True]  # of two stages
     assert not [one for one in plain.launches if one.kernel.__name__ == "_inside"]
-    assert len(taken.convolutions) == len(plain.convolutions) - 1  # the way forth; of the way back weights remain
+    assert len(taken.convolutions) == len(plain.convolutions) - 2  # the way forth; of the way back weights remain
     build(found, H200)
-    assert len(list(tmp_path.glob("*/*.cubin"))) == 2
+    assert len(list(tmp_path.glob("*/*.cubin"))) == 4

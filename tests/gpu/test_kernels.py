@@ -82,7 +82,9 @@ def test_fused_norm_and_pool_equal_the_plain_ones(N, C, side, groups, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("N", "C", "OUT", "H", "W"), [(1024, 512, 512, 4, 4), (130, 256, 128, 2, 3)])
+@pytest.mark.parametrize(
+    ("N", "C", "OUT", "H", "W"), [(1024, 512, 512, 4, 4), (2048, 256, 256, 8, 8), (130, 256, 128, 2, 3)]
+)
 def test_convolutions_without_their_border_equal_the_plain_ones(N, C, OUT, H, W, dtype):
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("needs a card that takes tiles by itself")

@@ -37,9 +37,9 @@ def linear_speed(
     width: int = backbone.features_dim  # type: ignore[assignment]
     batch = min(protocol.batch_size, count)
     total = protocol.epochs * (count // batch)
-    ideas = ("all ideas", "without paired pixels", "with inside pixels", "without our kernel")
+    ideas = ("all ideas", "without paired pixels", "without inside pixels", "without our kernel")
     for name in ideas if on_gpu else ideas[:1]:
-        ways = Ways(paired=on_gpu and name != "without paired pixels", inside=name == "with inside pixels")
+        ways = Ways(paired=on_gpu and name != "without paired pixels", inside=name != "without inside pixels")
         net = fold(backbone, torch.bfloat16 if on_gpu else torch.float32, ways)
         if net is None:
             raise ResslError(f"the part 'linear' of the benchmark measures ResNets, and {recipe.backbone} is none")

@@ -43,7 +43,7 @@ class Ideas:
     stem_product: bool = True  # the first convolution as one matrix product, or with fewer zeros
     fused_pool: bool = True  # the max-pool behind it in the kernel of its norm
     paired_pixels: bool = True  # two pixels at once where a convolution has few channels
-    inside_pixels: bool = False  # no products with the zeros around few pixels: to be timed
+    inside_pixels: bool = True  # no products with the zeros around few pixels
     teacher_stream: bool = True  # teacher and student beside each other
     gradient_stream: bool = True  # weight gradients beside the rest of the backward
     bf16_copies: bool = True  # all weights to bf16 in one kernel, once a step

@@ -1,8 +1,9 @@
 """Convolutions over few pixels without the zeros around them (Triton, for cards with a tensor copy engine).
 
-A 3 x 3 convolution pads its input. Of its products on 4 x 4 pixels 44 in 144 are with those zeros, and the library
-makes them all. Here a program makes one pixel of many pictures: every neighbour inside the picture is a plain matrix
-product, and those outside are left out. The gradient by the input is the same with the weights turned about.
+A 3 x 3 convolution pads its input. Of its products on 4 x 4 pixels 44 in 144 are with those zeros, on 8 x 8 pixels 92
+in 576, and the library makes them all. Here a program makes one pixel of many pictures: every neighbour inside the
+picture is a plain matrix product, and those outside are left out. The gradient by the input is the same with the
+weights turned about.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from torch import Tensor
 
 from ressl.engine.launching import Tile, launch
 
-# By arithmetic: two such programs fill the shared memory of a multiprocessor, and work in turns.
+# All chosen by timing on an H200.
 PICTURES, CHANNELS, DEPTH = 128, 128, 64  # of a program's product: rows, columns, and how many terms at a time
+MANY = 1024  # programs of twice as many columns are faster, if there are so many of them
 GROUP = 8  # blocks of pictures that are done together, so that neighbours find what they share in the cache
-PIXELS = 16  # of an activation, at most: with more, fewer of the products are with zeros
-PROGRAMS = 512  # at least: with fewer, the longest ones would keep the card waiting
+PIXELS = 64  # of an activation, at most: with more, fewer of the products are with zeros
+PROGRAMS = 128  # at least: with fewer, part of the card would have nothing to do
 
 
 @triton.jit
@@ -70,8 +72,11 @@ def can_leave_out(x: Tensor, weight: Tensor, stride: Sequence[int], padding: Seq
     (N, C, H, W), OUT = x.shape, len(weight)
     same = weight.shape == (OUT, C, 3, 3) and tuple(stride) == tuple(padding) == (1, 1)
     fits = C % CHANNELS == OUT % CHANNELS == 0 and x.element_size() == weight.element_size() == 2
-    programs = -(-N // PICTURES) * (min(C, OUT) // CHANNELS) * H * W
-    return same and fits and H * W <= PIXELS and programs >= PROGRAMS
+    return same and fits and H * W <= PIXELS and _programs(N, min(C, OUT) // CHANNELS, H * W) >= PROGRAMS
+
+
+def _programs(N: int, columns: int, pixels: int) -> int:
+    return -(-N // PICTURES) * columns * pixels
 
 
 def convolve_inside(x: Tensor, weight: Tensor) -> Tensor:
@@ -94,14 +99,16 @@ def _convolve(
 ) -> Tensor:
     N, C, H, W = x.shape
     y = torch.empty(N, OUT, H, W, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    wide, deep, tall = min(CHANNELS, OUT), min(DEPTH, C), PICTURES
+    wide, deep, tall = CHANNELS, DEPTH, PICTURES
+    if OUT % (2 * wide) == 0 and _programs(N, OUT // (2 * wide), H * W) >= MANY:
+        wide *= 2
     result = Tile(_matrix(y), (tall, wide))
     launch(
-        _inside, (triton.cdiv(N, tall) * (OUT // wide) * H * W,), Tile(_matrix(x), (tall, deep)),
+        _inside, (_programs(N, OUT // wide, H * W),), Tile(_matrix(x), (tall, deep)),
         Tile(_matrix(weight), (deep, wide) if back else (wide, deep)), weight if bias is None else bias,
         result if residual is None else Tile(_matrix(residual), (tall, wide)), result, _order(H, W, x.device), N,
         H=H, W=W, C=C, OUT=OUT, BACK=back, RELU=bias is not None, RESIDUAL=residual is not None, ROWS=tall, COLS=wide,
-        DEPTH=deep, GROUP=GROUP, num_warps=4, num_stages=3,
+        DEPTH=deep, GROUP=GROUP, num_warps=wide // 32, num_stages=3,
     )  # fmt: skip
     return y
 

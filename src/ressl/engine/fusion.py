@@ -30,7 +30,7 @@ def fuse(
     stem_product: bool = True,
     pooled: bool = True,
     paired: bool = True,
-    inside: bool = False,
+    inside: bool = True,
     compiled: bool = False,
 ) -> int:
     """Let every ResNet below ``module`` compute norm, add and ReLU in one kernel; returns how many were found.

@@ -26,7 +26,7 @@ class Ways:
     """Finds the way of a convolution of few channels or few pixels; None means the library's."""
 
     paired: bool = True  # two pixels at once, see ressl.engine.pairing
-    inside: bool = False  # without the border, see ressl.engine.borders; off until an H200 has timed it
+    inside: bool = True  # without the border, see ressl.engine.borders
 
     def __call__(self, x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Way | None:
         if x.element_size() != 2:
