@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from targets import Record, newest, newest_first, newest_with, verdicts
 
+from ressl.bench.suite import SWEPT
 from ressl.engine.accelerate import LONG
 
 # Why each idea should help; what it is worth is measured.
@@ -140,7 +142,8 @@ def of_bench(name: str, folder: Path) -> Iterator[str]:
         if names - shown:
             add(record, of_step(record))
         shown |= names
-    for read in (of_loss, of_embedding, of_ideas, of_linear, of_views, of_sweeps):
+    sweeps = [partial(of_sweep, field) for field in SWEPT]
+    for read in (of_loss, of_embedding, of_ideas, of_linear, of_views, *sweeps):
         found = newest_with(folder, "bench", name, lambda record, read=read: list(read(record)))
         if found is not None:
             add(*found)
@@ -201,9 +204,9 @@ def of_views(record: Record) -> Iterator[str]:
     yield from table(("both views alone", "images/s", "times the last", "GB"), speeds(rows, "views", rows[-1]))
 
 
-def of_sweeps(record: Record) -> Iterator[str]:
-    for field, rows in record["sweeps"].items():
-        yield from table((field, "images/s", "times the first", "GB"), speeds(rows, field, rows[0]))
+def of_sweep(field: str, record: Record) -> Iterator[str]:
+    rows = record["sweeps"][field]
+    yield from table((field, "images/s", "times the first", "GB"), speeds(rows, field, rows[0]))
 
 
 def of_cpu(record: Record | None) -> Iterator[str]:

@@ -9,7 +9,6 @@ weights turned about.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 import triton
@@ -27,8 +26,21 @@ PROGRAMS = 128  # at least: with fewer, part of the card would have nothing to d
 
 
 @triton.jit
+def _pixel(i, H: tl.constexpr, W: tl.constexpr):
+    """Row and column of a picture's i-th pixel: those within first, then the upper and lower row, then the sides."""
+    wide: tl.constexpr = W - 2 if W > 2 else 1
+    within: tl.constexpr = (H - 2) * (W - 2) if H > 2 and W > 2 else 0
+    j = i - within
+    k = j - 2 * W
+    sides: tl.constexpr = 2 if W > 1 else 1
+    y = tl.where(j < 0, 1 + i // wide, tl.where(k < 0, j // W * (H - 1), 1 + k // sides))
+    x = tl.where(j < 0, 1 + i % wide, tl.where(k < 0, j % W, k % sides * (W - 1)))
+    return y, x
+
+
+@triton.jit
 def _inside(
-    x, weight, bias_ptr, residual, y, order_ptr, N,
+    x, weight, bias_ptr, residual, y, N,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, BACK: tl.constexpr, RELU: tl.constexpr,
     RESIDUAL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -44,8 +56,7 @@ def _inside(
     blocks = tl.minimum(tl.cdiv(N, ROWS) - first, GROUP)  # the last group may have fewer
     row = (first + i // columns % blocks) * ROWS
     col = i % columns * COLS
-    pixel = tl.load(order_ptr + i // (columns * blocks))
-    py, px = pixel // W, pixel % W
+    py, px = _pixel(i // (columns * blocks), H, W)
     top, left = (py == 0).to(tl.int32), (px == 0).to(tl.int32)
     high = 3 - top - (py == H - 1).to(tl.int32)
     wide = 3 - left - (px == W - 1).to(tl.int32)
@@ -58,7 +69,7 @@ def _inside(
         tap = 3 * dy + dx
         b = weight.load([c, (8 - tap) * OUT + col]) if BACK else weight.load([col, tap * C + c]).T
         total = tl.dot(a, b, total, input_precision="ieee")
-    place = pixel * OUT + col
+    place = (py * W + px) * OUT + col
     if RELU:
         total += tl.load(bias_ptr + col + tl.arange(0, COLS)).to(tl.float32)[None, :]
         if RESIDUAL:
@@ -106,7 +117,7 @@ def _convolve(
     launch(
         _inside, (_programs(N, OUT // wide, H * W),), Tile(_matrix(x), (tall, deep)),
         Tile(_matrix(weight), (deep, wide) if back else (wide, deep)), weight if bias is None else bias,
-        result if residual is None else Tile(_matrix(residual), (tall, wide)), result, _order(H, W, x.device), N,
+        result if residual is None else Tile(_matrix(residual), (tall, wide)), result, N,
         H=H, W=W, C=C, OUT=OUT, BACK=back, RELU=bias is not None, RESIDUAL=residual is not None, ROWS=tall, COLS=wide,
         DEPTH=deep, GROUP=GROUP, num_warps=wide // 32, num_stages=3,
     )  # fmt: skip
@@ -116,10 +127,3 @@ def _convolve(
 def _matrix(x: Tensor) -> Tensor:
     """N x C x H x W -> N x HWC, the same memory if the channels come last."""
     return x.permute(0, 2, 3, 1).reshape(len(x), -1)
-
-
-@cache
-def _order(H: int, W: int, device: torch.device) -> Tensor:
-    """The pixels of a picture, those with the most neighbours first."""
-    neighbours = lambda p: (3 - (p // W in (0, H - 1))) * (3 - (p % W in (0, W - 1)))
-    return torch.tensor(sorted(range(H * W), key=neighbours, reverse=True), dtype=torch.int32, device=device)
