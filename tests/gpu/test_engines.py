@@ -189,3 +189,33 @@ def test_other_methods_train_in_a_graph_as_they_do_eagerly(method):
     print(f"{method}: graph differs by {differs(ours).amax(0).tolist()}, eager by {differs(plain).amax(0).tolist()}")
     assert (differs(ours).amax(0) < 2.0 * differs(plain).amax(0) + torch.tensor([0.01, 0.05])).all()
     assert (differs(ours)[0] < torch.tensor([0.005, 0.08])).all()
+
+
+def test_whichever_stream_is_captured_the_losses_are_the_same(monkeypatch):
+    """There are 32, handed out in turns: in a long process the one that is captured may be any other one as well."""
+    recipe = get_recipe("cifar10").replace(
+        backbone="resnet10",
+        width=8,
+        batch_size=32,
+        bn_groups=2,
+        hidden_dim=32,
+        queue_size=64,
+        epochs=2,
+        warmup_epochs=0,
+    )
+
+    def trained():
+        loader = ResidentLoader(pictures(128, 32), 32, torch.device("cuda"), 0)
+        torch.manual_seed(0)
+        step = build_step(recipe, build_method(recipe), loader, Settings(device="cuda"), torch.device("cuda"))
+        accelerate(step, "graph", pytest.fail, exact=True)
+        step.begin_epoch(0)
+        for _ in range(4):
+            step.advance()
+        return [row["loss"] for row in step.drain()]
+
+    found = []
+    for stream in [torch.cuda.Stream() for _ in range(32)]:
+        monkeypatch.setattr(torch.cuda.graph, "default_capture_stream", stream)
+        found.append(trained())
+    assert all(losses == found[0] for losses in found)

@@ -6,7 +6,6 @@ their shapes: some hundred operations otherwise, each of which reads and writes 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -99,12 +98,8 @@ class Update:
         self.updated: set[nn.Parameter] = set()
         self.current: list[tuple[Tensor, Any]] = []  # this step's tables
         self.alive: list[Any] = []  # what they point to
-        self.unwritten: list[tuple[Tensor, list[tuple[int, ...]]]] = []  # tables of steps that are being captured
-        self.captured: list[Tensor] = []  # theirs, which must stay where they are
-        # A graph's own memory is written to by every replay, before and after a tensor's time; a stream that is not
-        # captured has other memory.
-        on_gpu = optimiser.param_groups[0]["params"][0].is_cuda
-        self.outside: Any = torch.cuda.stream(torch.cuda.Stream()) if on_gpu else contextlib.nullcontext()
+        self.unwritten: list[tuple[Tensor, list[tuple[int, ...]]]] = []  # tables of a step that is being captured
+        self.tables: dict[Any, Tensor] = {}  # one of each kind, the same in every step
         for teacher in teachers:
             teacher.update = torch.compiler.disable(_Watched(self, teacher))  # type: ignore[method-assign]
 
@@ -125,18 +120,28 @@ class Update:
         self.current, self.alive, squares = [], list(found.values()), []
         for key, tensors in found.items():
             device, rows = tensors[0][0].device, _rows(tensors)
-            with self.outside:
-                table = torch.empty(len(rows), 5, dtype=torch.int64, device=device)
+            table = self._table(key, len(rows), device)
             self.unwritten.append((table, rows))
             squares.append(torch.empty(len(rows), device=device))
             self.current.append((table, key))
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            self.captured += [table for table, _ in self.current]
-        else:
+        if not _capturing():
             self.settle()
         for (table, key), sums in zip(self.current, squares, strict=True):
             launch(_squares, (len(table),), table, sums, LOW=key[1] == torch.bfloat16, BLOCK=BLOCK)
         return torch.cat(squares).sum().sqrt()
+
+    def _table(self, key: Any, count: int, device: torch.device) -> Tensor:
+        """Room for so many rows, which a step before the capture has made.
+
+        A graph's own memory is written to by every replay, before and after a tensor's time, and any stream may come to
+        be one that is captured: there are only 32, and who asks for one more shares one of them.
+        """
+        table = self.tables.get(key)
+        if table is None or len(table) != count:
+            if _capturing():
+                raise RuntimeError("its update is not that of the steps before the capture")
+            table = self.tables[key] = torch.empty(count, 5, dtype=torch.int64, device=device)
+        return table
 
     def step(self) -> None:
         bad: Tensor = self.optimiser.found_inf  # type: ignore[attr-defined]
@@ -156,6 +161,10 @@ class Update:
         for table, rows in self.unwritten:
             table.copy_(torch.tensor(rows, dtype=torch.int64))
         self.unwritten = []
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def kernels_of(optimiser: torch.optim.SGD) -> list[Launch]:
