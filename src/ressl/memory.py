@@ -23,11 +23,17 @@ def ram() -> int:
     return total
 
 
+def local_processes() -> int:
+    """How many of this job share the machine, as their launcher says."""
+    value = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or "1"
+    return max(1, int(value)) if value.isdigit() else 1
+
+
 def room(device: torch.device) -> int:
-    """Bytes that resident pictures may take there, leaving the rest to the training."""
+    """Bytes that resident pictures of one process may take there, leaving the rest to the training."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * _DEVICE_SHARE)
-    return int(ram() * _RAM_SHARE)
+    return int(ram() * _RAM_SHARE / local_processes())
 
 
 def overfull(path: str | Path) -> str | None:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from ressl import console
+from ressl.alike import check_kept, check_source
 from ressl.continuing import LOG_LIMIT, continued, named, paced, restarted
 from ressl.data.base import Source
+from ressl.data.batches import check_share
 from ressl.data.loaders import ResidentLoader, make_loader
 from ressl.data.reading import check_broken
 from ressl.data.sources import guess_data, open_source, pretrain_split
@@ -132,6 +134,7 @@ def _pretrain(
         scouts.recall()
     if compiled:
         wake_compiler(place, helpers=not scouts.out())
+    check_share(chosen.batch_size, team.world)
     method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
     if not resume:
         method.check_start([view.size for view in chosen.views])
@@ -141,6 +144,7 @@ def _pretrain(
         source = open_source(chosen.data, split, settings.data)
         if labelled and not has_labels(chosen, settings.data):
             raise no_labels(chosen, settings.data, "train without --then")
+    check_source(source, team)
     whole = SAMPLES.get(chosen.data, 0) if split == pretrain_split(chosen.data) else 0
     lacking = max(0, whole - len(source))
     if lacking:
@@ -148,6 +152,7 @@ def _pretrain(
             f"warning: {len(source):,} of the {whole:,} pictures of {chosen.data}; not the paper's experiment"
         )
     loader, broken = _loader(source, chosen, settings, place, display, team)
+    check_kept(loader, broken, team)
     if not resume and (fitted := _fitted(chosen, method, loader)) != chosen:
         chosen = fitted
         method = build_method(chosen, groups_here(chosen.bn_groups, team.world))
@@ -244,8 +249,10 @@ def _loader(
 ) -> tuple[ResidentLoader | StreamingLoader, dict[str, str]]:
     workers = default_workers() if settings.workers is None else settings.workers
     tell = lambda done, total: display.busy("reading pictures", done, total)
-    share = (team.rank, team.world)
-    opened = make_loader(source, recipe.views, recipe.batch_size, place, recipe.seed, workers, *share, progress=tell)
+    opened = make_loader(
+        source, recipe.views, recipe.batch_size, place, recipe.seed, workers, team.rank, team.world, progress=tell,
+        agreed=lambda mine: not team.agree(not mine),
+    )  # fmt: skip
     broken = {str(item.path): item.reason for item in opened.broken}
     skipped = f"; {len(broken)} broken files skipped, listed in broken.txt" if broken else ""
     display.message(opened.why + skipped)

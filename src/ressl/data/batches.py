@@ -33,6 +33,12 @@ class CropView(Protocol):
     def window(self, height: Tensor, width: Tensor) -> tuple[int, int]: ...
 
 
+def check_share(batch_size: int, world: int) -> None:
+    """Every process has as many samples of a batch as every other."""
+    if batch_size % world:
+        raise ResslError(f"a batch of {batch_size} cannot be shared evenly by {world} processes; change either.")
+
+
 class Loader:
     """Batches as a pure function of (seed, epoch, step, rank).
 
@@ -44,8 +50,7 @@ class Loader:
     def __init__(
         self, source: Source, batch_size: int, device: torch.device | str, seed: int, rank: int = 0, world: int = 1
     ) -> None:
-        if batch_size % world:
-            raise ResslError(f"a batch of {batch_size} cannot be shared evenly by {world} processes; change either.")
+        check_share(batch_size, world)
         if not 0 < batch_size <= len(source):
             raise ResslError(f"a batch of {batch_size:,} does not fit {len(source):,} pictures; make it smaller.")
         self.device, self.seed, self.batch_size, self.rank, self.world = (

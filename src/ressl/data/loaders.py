@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -146,9 +146,15 @@ def make_loader(
     rank: int = 0,
     world: int = 1,
     progress: Progress | None = None,
+    agreed: Callable[[bool], bool] = bool,
 ) -> Opened:
-    """The loader that suits the source: resident if everything fits, whatever the sizes, else streaming."""
+    """The loader that suits the source: resident if everything fits, whatever the sizes, else streaming.
+
+    ``agreed`` says whether every process of the job has room for them, given whether this one has.
+    """
     resident, why = choose_residency(source, views, device)
+    if agreed(resident) < resident:
+        resident, why = False, "streaming: another process of this job has not as much room for pictures"
     if resident and source.size is not None:
         try:
             packed, broken = pack(source, progress)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ressl.errors import ResslError
+from ressl.memory import local_processes
 
 
 @dataclass(frozen=True)
@@ -109,5 +110,4 @@ def own_cores(cores: int) -> int:
     mine = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if "LOCAL_WORLD_SIZE" not in os.environ and mine.isdigit():
         return max(1, min(cores, int(mine)))  # SLURM may have bound the process to them: no others share them
-    value = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or "1"
-    return max(1, cores // max(1, int(value))) if value.isdigit() else cores
+    return max(1, cores // local_processes())

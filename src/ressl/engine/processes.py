@@ -12,11 +12,13 @@ import inspect
 import json
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ from ressl.engine.watch import Watch, patience
 from ressl.errors import ResslError
 from ressl.nn.processes import all_rows
 
+POLL = 0.1  # seconds between two looks for rank 0's word
+OTHERS = "another process of this job failed or was ended; its own message says why"
 TIMEOUT = timedelta(minutes=10)  # of a collective; a dead process is noticed much sooner, see watch.py
 
 
@@ -50,6 +54,8 @@ class Team:
     world: int = 1
     local_rank: int = 0
     control: Any = None  # a gloo group for the small things the hosts agree on, apart from the device's traffic
+    store: Any = None  # where they leave word, as long as it may take
+    turns: Iterator[int] = field(default_factory=count, compare=False)  # of :meth:`first`
 
     @property
     def leads(self) -> bool:
@@ -75,12 +81,25 @@ class Team:
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """The block runs on rank 0 before it runs on the others (a download, an index that is then found)."""
-        if not self.leads:
-            self.wait()
-        yield
-        if self.leads:
-            self.wait()
+        """The block runs on rank 0 before it runs on the others (a download, an index that is then found).
+
+        That may take longer than a collective may, so the others look for word of its end, and for nothing else: if
+        rank 0 dies meanwhile, the watch ends them.
+        """
+        if self.world == 1:
+            yield
+            return
+        word, said = f"first/{next(self.turns)}", "failed"
+        while not self.leads and not self.store.check([word]):
+            time.sleep(POLL)
+        if not self.leads and self.store.get(word) == b"failed":
+            raise LostContact(OTHERS)
+        try:
+            yield
+            said = "done"
+        finally:
+            if self.leads:
+                self.store.set(word, said)
 
     def tell(self, value: Any) -> Any:
         """Rank 0's value (anything that JSON holds) on every process."""
@@ -149,7 +168,9 @@ def joined(device: str = "auto") -> Iterator[Team]:
         assert place is not None
         with undefended():  # some may not come, which takes minutes to be sure of
             watch = _meet(place, device)
-    _current = Team(dist.get_rank(), dist.get_world_size(), local_rank, dist.new_group(backend="gloo", timeout=TIMEOUT))
+    control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    store = dist.distributed_c10d._get_default_store()  # a group's own has no other name
+    _current = Team(dist.get_rank(), dist.get_world_size(), local_rank, control, dist.PrefixStore("team", store))
     try:
         try:
             yield _current
@@ -160,7 +181,7 @@ def joined(device: str = "auto") -> Iterator[Team]:
     except (RuntimeError, ConnectionError) as error:
         if not lost_contact(error):
             raise
-        raise LostContact("another process of this job failed or was ended; its own message says why") from None
+        raise LostContact(OTHERS) from None
     finally:
         _current = None
 
