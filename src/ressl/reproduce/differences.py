@@ -40,8 +40,8 @@ Where the paper is silent we follow the authors' code: a head without batch norm
 vectors, a teacher of parameters only and in train mode, weight decay on every parameter, the max-pool kept on 64 px,
 colour jitter in an order drawn for every picture, a new learning rate at every step. But for one thing: on small and
 medium pictures the first convolution begins as torchvision's others do (He's initialisation). Theirs replaces one of
-these afterwards, and so begins as PyTorch's layers do, almost twice as large. `--stem-init pytorch` has it so; what
-that is worth in a long run has not been measured.
+these afterwards, and so begins as PyTorch's layers do, almost twice as large. `--stem-init pytorch` has it so. Over 200
+epochs of Tiny ImageNet that changed no more than another seed would: 45.33 with it, 45.20 without, one run each.
 
 Evaluation:
 
