@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from sklearn.cluster import KMeans
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ressl.methods.pcl_v2 import concentration
 from ressl.nn import Draws, MemoryBank, kmeans
+from ressl.nn.kmeans import cluster_sums
 
 
 def clouds(n: int = 600, d: int = 8, k: int = 12, seed: int = 0) -> torch.Tensor:
@@ -50,6 +53,30 @@ def test_no_cluster_stays_empty_where_points_are_alike() -> None:
     assert len(found.labels.unique()) >= 9
     with pytest.raises(ValueError, match="cannot make"):
         kmeans(points, 61, key=0)
+
+
+@pytest.mark.parametrize("kind", ["even", "uneven", "one"])
+def test_sums_of_clusters_are_those_of_a_loop(kind: str) -> None:
+    """In single precision beside double; some clusters are empty, the first and the last among them."""
+    draw = torch.Generator().manual_seed(0)
+    values, u = torch.randn(5000, 7, generator=draw) + 1, torch.rand(5000, generator=draw)
+    labels = {"even": 1 + (u * 38).long(), "uneven": 1 + (u**4 * 38).long(), "one": torch.full((5000,), 3)}[kind]
+    sums, count = cluster_sums(values, labels, 40)
+    for c in range(40):
+        mine = values[labels == c].double()
+        assert count[c] == len(mine)
+        torch.testing.assert_close(sums[c], mine.sum(0), rtol=1e-6, atol=1e-6 * len(mine))
+    assert torch.equal(sums, cluster_sums(values, labels, 40)[0])
+
+
+@pytest.mark.parametrize("k", [1, 12, 300])
+def test_the_host_is_asked_for_no_value_on_the_way(k: int) -> None:
+    """Tensors without values go through: so a GPU never has to wait for the host between two rounds."""
+    with FakeTensorMode():
+        points = torch.randn(2000, 8)
+        found = kmeans(points, k, key=torch.tensor(3))
+        assert found.centroids.shape == (k, 8)
+        assert concentration(points, found.centroids, found.labels, 0.2).shape == (k,)
 
 
 def test_a_bank_averages_and_keeps_unit_length() -> None:

@@ -16,6 +16,7 @@ from ressl import losses
 from ressl.methods.base import Carry, Output, begun
 from ressl.methods.moco_v2 import MoCoV2, contrast
 from ressl.nn import MemoryBank, few_clusters, kmeans, l2_normalize
+from ressl.nn.kmeans import cluster_sums
 
 LEVEL = ("prototypes", "phi", "labels")  # what is kept of each granularity
 
@@ -113,11 +114,10 @@ def concentration(points: Tensor, centroids: Tensor, labels: Tensor, temperature
 
     As the authors do: clusters of one point take the largest, the outer tenths are cut off.
     """
-    k = len(centroids)
-    distance = (points - centroids[labels]).norm(dim=1).double()
-    size = torch.bincount(labels, minlength=k).double()
-    total = torch.zeros(k, dtype=torch.float64, device=points.device).index_add_(0, labels, distance)
-    phi = total / size.clamp(min=1) / torch.log(size + alpha)
+    distance = (points - centroids[labels]).norm(dim=1, keepdim=True).double()
+    total, count = cluster_sums(distance, labels, len(centroids))
+    size = count.double()
+    phi = total[:, 0] / size.clamp(min=1) / torch.log(size + alpha)
     phi = torch.where(size > 1, phi, phi.max())
     phi = phi.clamp(torch.quantile(phi, 0.1), torch.quantile(phi, 0.9))
     return (temperature * phi / phi.mean().clamp(min=1e-12)).to(points.dtype)
