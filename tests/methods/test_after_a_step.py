@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from written import B, N, Vector, dot, make, mean, pictures, rows, student, teacher, unit, wanted_by
 
 from ressl.methods import METHODS
+from ressl.methods.instdisc import UNKNOWN
 from ressl.nn import EMATeacher, MemoryBank, MemoryQueue
 from ressl.nn.kmeans import kmeans
 
@@ -87,7 +89,7 @@ def test_the_bank_takes_what_was_embedded(name: str) -> None:
 
 def test_instdisc_keeps_its_normaliser_as_a_moving_average() -> None:
     method, expected = ready("instdisc"), None
-    assert float(method.Z) < 0  # not known yet
+    assert method.log_Z.item() == pytest.approx(UNKNOWN)
     for _ in range(3):
         views, wanted = pictures(1), wanted_by(method)
         bank, v = rows(method.bank.vectors), student(method, views[0])
@@ -96,7 +98,47 @@ def test_instdisc_keeps_its_normaliser_as_a_moving_average() -> None:
         Z = mean([torch.tensor(dot(v[i], bank[j]) / 0.07).exp().item() for i in range(B) for j in chosen[i]]) * N
         expected = Z if expected is None else 0.9 * expected + 0.1 * Z
         method.after_step(method(views, **wanted).carry)
-        assert float(method.Z) == pytest.approx(expected, rel=1e-5)
+        assert method.log_Z.exp().item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_instdisc_may_keep_its_first_normaliser_or_none(share: float) -> None:
+    method, found = ready("instdisc", normaliser_momentum=share), list[float]()
+    for _ in range(3):
+        views, wanted = pictures(1), wanted_by(method)
+        again = copy.deepcopy(method)
+        again.log_Z.fill_(UNKNOWN)  # as in a first step
+        method.after_step(method(views, **wanted).carry)
+        again.after_step(again(views, **wanted).carry)
+        found.append(method.log_Z.item())
+        assert found[-1] == (found[0] if share == 1 else again.log_Z.item())
+    assert (len(set(found)) == 1) == (share == 1)
+
+
+def test_instdisc_counts_on_where_its_normaliser_is_too_large_for_a_float() -> None:
+    """Z is n e^(1 / tau) where all embeddings lie in one place."""
+    method = ready("instdisc", temperature=0.01)
+    method.bank.vectors[:] = torch.nn.functional.one_hot(torch.tensor(0), method.bank.vectors.shape[1])
+    with torch.no_grad():
+        method.head.weight.zero_()
+        method.head.bias[:] = method.bank.vectors[0]
+    loss, carry, _ = method(pictures(1), **wanted_by(method))
+    method.after_step(carry)
+    assert method.log_Z.item() == pytest.approx(math.log(N) + 100)  # every similarity is one
+    assert torch.isinf(method.log_Z.float().exp())
+    # P = 1 / N, so that data and m draws of the noise are told apart with odds of 1 to m
+    assert loss.item() == pytest.approx(math.log(1 + method.m) + method.m * math.log(1 + 1 / method.m), rel=1e-5)
+
+
+@pytest.mark.parametrize("Z", [-1.0, 123.0])
+def test_instdisc_reads_the_normaliser_of_earlier_versions(Z: float) -> None:
+    method = ready("instdisc")
+    kept = method.state_dict()
+    del kept["log_Z"]
+    kept["Z"] = torch.tensor(Z)
+    method.load_state_dict(kept)
+    assert method.log_Z.item() == pytest.approx(math.log(Z) if Z > 0 else UNKNOWN)
+    assert "Z" in kept  # the caller's own
 
 
 def test_prototypes_of_pcl_are_its_clusters_on_the_sphere() -> None:

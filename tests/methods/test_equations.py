@@ -201,9 +201,9 @@ def test_every_method_has_an_equation_here_or_in_a_test_of_its_own() -> None:
     assert set(NAIVE) == set(METHODS) - {"ressl"}
 
 
-def ready(name: str) -> Any:
+def ready(name: str, **options: Any) -> Any:
     """A method whose teacher and student differ, or half of its equation would go unseen; with clusters."""
-    method = make(name)
+    method = make(name, **options)
     with torch.no_grad():
         for p in method.parameters():
             p.add_(0.1 * torch.randn_like(p))

@@ -11,7 +11,7 @@ from ressl.cli import main
 from ressl.errors import ResslError
 from ressl.methods import METHODS
 from ressl.recipes import get_recipe, method_options
-from ressl.recipes.ranges import ABOVE_ZERO, AT_LEAST_ZERO, COUNTS, SHARES, check_ranges
+from ressl.recipes.ranges import ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, COUNTS, SHARES, check_ranges
 
 NUMBERS = {
     name
@@ -22,7 +22,7 @@ NUMBERS = {
 
 
 def test_every_number_of_every_method_has_a_range() -> None:
-    known = [COUNTS.keys(), ABOVE_ZERO, AT_LEAST_ZERO, SHARES]
+    known = [COUNTS.keys(), ABOVE_ZERO, AT_LEAST_ZERO, BELOW_ONE, SHARES]
     assert set().union(*known) >= NUMBERS
     assert sum(map(len, known)) == len(set().union(*known))  # and one alone
 
@@ -50,6 +50,8 @@ def test_every_recipe_is_within(method: str) -> None:
         ("localagg", "clusterings", "0", "clusterings must be at least 1, not 0"),
         ("pcl-v2", "granularities", "10,0", "granularities must be at least 1, not 0"),
         ("byol", "teacher-momentum", "1.5", "teacher_momentum must be between 0 and 1, not 1.5"),
+        ("instdisc", "bank-momentum", "1", "bank_momentum must be at least 0 and below 1, not 1.0"),
+        ("localagg", "bank-momentum", "-0.1", "bank_momentum must be at least 0 and below 1, not -0.1"),
     ],
 )
 def test_what_is_out_of_range_is_one_sentence(

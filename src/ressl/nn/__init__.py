@@ -8,7 +8,7 @@ from ressl.nn.draws import Draws
 from ressl.nn.ema import EMATeacher
 from ressl.nn.heads import MLP, ProjectionHead, head_of, head_words, l2_normalize
 from ressl.nn.kmeans import Clusters, few_clusters, kmeans
-from ressl.nn.processes import all_rows, mean_over_processes, my_rows, rank, world
+from ressl.nn.processes import all_rows, my_rows, rank, world
 from ressl.nn.queue import MemoryQueue
 from ressl.nn.shuffle import BatchShuffle
 
@@ -36,7 +36,6 @@ __all__ = [
     "head_words",
     "kmeans",
     "l2_normalize",
-    "mean_over_processes",
     "my_rows",
     "rank",
     "world",

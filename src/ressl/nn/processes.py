@@ -41,15 +41,6 @@ def my_rows(x: Tensor) -> Tensor:
     return x[rank() :: world()] if world() > 1 else x
 
 
-def mean_over_processes(x: Tensor) -> Tensor:
-    """The mean of a statistic (no gradient)."""
-    if world() == 1:
-        return x
-    x = x.detach().clone()
-    dist.all_reduce(x)
-    return x / world()
-
-
 @dataclass(eq=False)
 class Trade:
     """Which rows this process gives and gets when the global batch is dealt anew; each goes straight to its new place.

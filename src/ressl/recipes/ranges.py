@@ -17,7 +17,8 @@ COUNTS = {  # name: the least of them
 }
 ABOVE_ZERO = {"temperature", "student_temperature", "teacher_temperature", "negatives_temperature", "epsilon"}
 AT_LEAST_ZERO = {"divergence", "negatives_decay", "negatives_lr_scale", "patch_jitter", "scale"}
-SHARES = {"teacher_momentum", "bank_momentum", "normaliser_momentum", "color_drop"}
+BELOW_ONE = {"bank_momentum"}  # a place in the bank that never moves stays noise
+SHARES = {"teacher_momentum", "normaliser_momentum", "color_drop"}
 SHARES |= {"mix_from", "queue_from", "prototypes_from", "cluster_from"}  # of the training
 
 
@@ -37,6 +38,8 @@ def _wanted(name: str, number: Any) -> str | None:
         return f"at least {COUNTS[name]}" if number < COUNTS[name] else None
     if name in SHARES:
         return None if 0 <= number <= 1 else "between 0 and 1"
+    if name in BELOW_ONE:
+        return None if 0 <= number < 1 else "at least 0 and below 1"
     if name in ABOVE_ZERO:
         return None if 0 < number < math.inf else "above 0"
     if name in AT_LEAST_ZERO:
