@@ -35,6 +35,7 @@ from ressl.methods import METHODS, Method
 from ressl.nn.backbones import in_words
 from ressl.recipes import Recipe, choose_recipe, method_options
 from ressl.recipes.baselines import SAMPLES
+from ressl.recipes.lowering import lowered
 from ressl.runs import Run, build_method, default_out
 from ressl.scouting import task, worth_it
 from ressl.surveying import survey
@@ -201,7 +202,7 @@ def _what(
         begun = as_begun(settings, run.facts.get("asked"))
         return run, chosen, replace(begun, data=data, rhythm=paced(run, settings.rhythm))
     if recipe is not None:
-        return None, _completed(named(recipe).replace(**changes), changes), settings
+        return None, _changed(named(recipe), changes, display), settings
     if settings.data is None:
         raise ResslError("nothing to train on: name a recipe (see 'ressl recipes') or give --data FOLDER")
     kind = guess_data(settings.data)
@@ -210,12 +211,18 @@ def _what(
     reasons.append(labelling(source, settings.data))
     told = " but for what was told" if changes else ""
     display.message("\n".join([f"recipe chosen from the data{told}:", *(f"  - {reason}" for reason in reasons)]))
-    return None, _completed(chosen.replace(**changes), changes), settings
+    return None, _changed(chosen, changes, display), settings
 
 
-def _completed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    """With the options that follow from others: another's network, for example."""
-    return recipe.replace(options=METHODS[recipe.method].completed(recipe.options, changes))
+def _changed(recipe: Recipe, changes: dict[str, Any], display: Display) -> Recipe:
+    """With its changes and the options that follow from others: another's network, for example."""
+    new = recipe.replace(**changes)
+    new = new.replace(options=METHODS[new.method].completed(new.options, changes))
+    if new.method != recipe.method:  # a recipe that has this method already is taken at its word
+        new, remark = lowered(new, changes)
+        if remark:
+            display.message(remark)
+    return new
 
 
 def _fitted(recipe: Recipe, method: Method, loader: ResidentLoader | StreamingLoader) -> Recipe:

@@ -55,6 +55,12 @@ class Method(nn.Module):
         """The options of a new run, where some follow from others; ``given`` are those that the user named."""
         return dict(options)
 
+    @classmethod
+    def lowered(cls, options: Mapping[str, Any], batch_size: int, given: Collection[str]) -> tuple[dict[str, Any], str]:
+        """Of ``options``, all of a new run's, those that are too high beside others and that the user did not name
+        (``given``), as they should be; and a remark on them."""
+        return {}, ""
+
     def check_start(self, sizes: Sequence[int]) -> None:
         """Raise a ResslError for what a new run lacks, before it is written; ``sizes`` are its views' in pixels."""
 

@@ -5,8 +5,8 @@ Kalantidis, Sariyildiz, Pion, Weinzaepfel and Larlus, NeurIPS 2020, arXiv:2010.0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +51,25 @@ class MoCHi(MoCoV2):
             head_batch_norm=head_batch_norm,
         )
         if not 0 < hardest <= queue_size:
-            raise ValueError(f"the hardest {hardest} of a queue of {queue_size} do not exist")
+            raise ValueError(
+                f"hardest must be from 1 to queue_size, {queue_size}, not {hardest}; change --hardest or --queue-size"
+            )
         self.N, self.s, self.s_query, self.mix_from = hardest, mixed, mixed_with_query, mix_from
         self.draws = Draws()
         self.register_buffer("mixing", torch.zeros(()))  # 1: mixtures take part
+
+    @classmethod
+    def lowered(cls, options: Mapping[str, Any], batch_size: int, given: Collection[str]) -> tuple[dict[str, Any], str]:
+        queue, old = options["queue_size"], options["hardest"]
+        new = max(1, queue // 4)  # of all of a queue, or most of it, none is hard
+        if "hardest" in given or old <= new:
+            return {}, ""
+        mixtures = {name: options[name] for name in ("mixed", "mixed_with_query") if name not in given}
+        # As many mixtures for each of the hardest as before, and none only where there were none.
+        fewer = {name: -(-count * new // old) for name, count in mixtures.items()}
+        told = ", ".join(f"{name} {count:,}" for name, count in {"hardest": new, **fewer}.items())
+        was = ", ".join(f"{count:,}" for count in (old, *mixtures.values()))
+        return {"hardest": new, **fewer}, f"with a queue of {queue:,}, {told} are taken, not {was}"
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         key, query = views

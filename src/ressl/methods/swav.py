@@ -5,8 +5,8 @@ Caron, Misra, Mairal, Goyal, Bojanowski and Joulin, NeurIPS 2020, arXiv:2006.098
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from ressl import losses
 from ressl.methods.base import Carry, Method, Output
 from ressl.nn import MLP, MemoryQueue, all_rows, each, forward_crops, groups_of, l2_normalize, my_rows
+
+FEWEST = 8  # prototypes that are taken for a small batch
 
 
 class SwAV(Method):
@@ -55,6 +57,15 @@ class SwAV(Method):
         self.queue_from, self.prototypes_from = queue_from, prototypes_from  # shares of the training
         self.register_buffer("started", torch.zeros(()))  # 1: the queues take part in the codes
         self.register_buffer("learning", torch.zeros(()))  # 1: the prototypes learn
+
+    @classmethod
+    def lowered(cls, options: Mapping[str, Any], batch_size: int, given: Collection[str]) -> tuple[dict[str, Any], str]:
+        old, new = options["prototypes"], max(FEWEST, batch_size // 2)
+        # Where a queue takes part, its embeddings share the prototypes with the batch.
+        if "prototypes" in given or options["queue_from"] < 1 or old <= new:
+            return {}, ""
+        remark = f"with a batch of {batch_size:,} and no queue, {new:,} prototypes are taken, not {old:,}"
+        return {"prototypes": new}, remark
 
     def forward(self, views: Sequence[Tensor], **wanted: Tensor) -> Output:
         z = each(self.project, forward_crops(self.backbone, views))  # B x D each
