@@ -43,7 +43,10 @@ def test_the_methods_are_listed_with_the_paper_s_numbers(capsys: pytest.CaptureF
     assert main(["methods"]) == 0
     out = capsys.readouterr().out
     rows = [[cell.replace(" ", "") for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
-    shown = [[*row[:3], *row[5:-1]] for row in rows]  # without forwards, views and where it was published
+    costs, reached = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    assert [row[0] for row in costs] == [row[0] for row in reached]
+    # Without forwards, views and where it was published
+    shown = [[*cost[:3], *numbers[1:]] for cost, numbers in zip(costs, reached, strict=True)]
     assert shown == [line.split() for line in SHOWN.strip().splitlines()]
     assert TABLE_6 in out
 
