@@ -160,9 +160,17 @@ def test_pictures_of_different_sizes_train_in_a_graph_as_they_do_eagerly(kind, t
     assert difference.max() < 2e-2
 
 
-@pytest.mark.parametrize("method", ["byol", "adco", "swav", "supervised", "simclr"])
-def test_other_methods_train_in_a_graph_as_they_do_eagerly(method):
-    """Weights that no teacher follows, a group with its own learning rate, no teacher at all, and LARS.
+CROPS = ["weak", "strong", "strong,size=24", "strong,size=24,crop=0.1:0.7", "strong,size=16"]
+
+
+@pytest.mark.parametrize(
+    ("method", "views"),
+    [*((method, None) for method in ("byol", "adco", "swav", "supervised", "simclr")), ("ressl", CROPS)],
+    ids=lambda value: "crops" if isinstance(value, list) else value or "",
+)
+def test_other_methods_train_in_a_graph_as_they_do_eagerly(method, views):
+    """Weights that no teacher follows, a group with its own learning rate, no teacher at all, LARS, and ReSSL with
+    crops of several sizes, of which those of one size share a forward.
 
     In eight steps of so small a network bf16 itself moves losses and gradients by some percent; ours are held against
     that, and the first step, from which nothing has grown yet, against a fixed bound.
@@ -170,6 +178,7 @@ def test_other_methods_train_in_a_graph_as_they_do_eagerly(method):
     recipe = get_recipe("cifar10").replace(method=method, width=16, batch_size=64, epochs=2, warmup_epochs=0)
     few = {"hidden_dim": 64, "queue_size": 256}
     recipe = recipe.replace(**{key: value for key, value in few.items() if key in method_options(method)})
+    recipe = recipe if views is None else recipe.replace(views=views)
 
     def trained(engine, precision):
         source = pictures(512, 32)

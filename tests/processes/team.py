@@ -28,25 +28,30 @@ from ressl.training import Settings, build_step
 
 STEPS = 20
 TWINS = ["ressl", "moco-v2", "simclr", "byol"]
-WHOLE = ["simclr", "byol"]  # with statistics over the whole batch, as their recipes have them
+PICTURES = 72
+# Those whose recipes have statistics over the whole batch, with the views and the optimiser of these.
+WHOLE = ["simclr", "byol", "simsiam", "swav", "supervised", "instdisc", "localagg"]
 CROPS = ["weak", "strong,size=16", "strong,size=12,crop=0.1:0.7", "strong,size=12", "strong,size=8"]
 SMALL = {
     "backbone": "resnet10", "stem": "medium", "width": 4, "image_size": 16, "batch_size": 16, "bn_groups": 2,
     "epochs": 6, "warmup_epochs": 1.0,
 }  # fmt: skip
-OPTIONS = {"hidden_dim": 16, "output_dim": 8, "queue_size": 32}
+OPTIONS = {
+    "hidden_dim": 16, "output_dim": 8, "queue_size": 32, "queue_from": 0.3, "predictor_dim": 4, "prototypes": 6,
+    "num_classes": 3, "bank_size": PICTURES, "negatives": 32, "background": 24, "clusters": 5, "cluster_from": 0.3,
+}  # fmt: skip
 
 
 def recipe_of(method: str, **changes: Any) -> Recipe:
     known = method_options(method)
     options = {key: value for key, value in OPTIONS.items() if key in known}
-    base = Recipe(name=method, method=method)
-    return base.replace(**(SMALL | options | changes))
+    return Recipe(name=method).replace(method=method, **(SMALL | options | changes))
 
 
-def pictures(n: int = 72) -> ArraySource:
+def pictures(n: int = PICTURES) -> ArraySource:
     draw = torch.Generator().manual_seed(0)
-    return ArraySource("a", torch.randint(0, 256, (n, 3, 16, 16), dtype=torch.uint8, generator=draw))
+    images = torch.randint(0, 256, (n, 3, 16, 16), dtype=torch.uint8, generator=draw)
+    return ArraySource("a", images, torch.arange(n) % 3, ["a", "b", "c"])
 
 
 def step_of(recipe: Recipe, team: Team = ALONE, method: Method | None = None) -> TrainStep:
