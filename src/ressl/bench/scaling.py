@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ressl.recipes.recipe import Recipe
@@ -37,7 +38,8 @@ class Machine:
 
 def traffic(recipe: Recipe, world: int, batch: int, view_bytes: int = 2) -> Traffic:
     """For ``batch`` samples on each of ``world`` processes; views, and what the teacher makes of them, are bf16."""
-    method = build_method(recipe.replace(queue_size=max(recipe.batch_size, 1)))
+    with torch.device("meta"):  # sizes are all that is wanted
+        method = build_method(recipe.replace(queue_size=max(recipe.batch_size, 1)))
     weights = sum(p.numel() for p in method.parameters() if p.requires_grad)
     norms = [m for m in method.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
     statistics = sum(2 * m.num_features for m in norms)
