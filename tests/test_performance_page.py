@@ -54,6 +54,7 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
     assert "| graph, bf16 | 56,000 | 7.00 | 1.30 | 9.0 |" in text
     assert "| CIFAR-10 from nothing to its linear accuracy, s | 211.0 | <= 220 | met |" in text
     assert "| 100 epochs of linear evaluation, s | 9.50 | <= 10 | met |" in text
+    assert "| the same, of random pictures (`ressl bench --parts linear`) | 10.00 | <= 10 | met |" in text
     assert "| - of which at 62,500 images/s | 160.0 |" in text
     assert "All such runs" not in text
     short = record | {"started": "2026-01-02T00:00:00Z", "engines": [step | {"images_per_second": 57_000.0}]}
@@ -67,3 +68,41 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
     (tmp_path / "cold-cifar10-cuda-w.json").write_text(json.dumps(before))
     rows = performance.page(tmp_path).split("All such runs")[1].splitlines()[4:6]
     assert rows == ["| ? | 211.0 | 62,500 | 30.0 | 15.0 | 5.5 |", "| ? | 230.0 | 62,500 | 40.0 | 15.0 | 5.5 |"]
+
+
+def test_targets_of_cost_and_files_are_read_from_the_newest_record_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    targets = importlib.import_module("targets")
+    crops, files = (
+        "ReSSL with 4 crops / SimCLR",
+        "ResNet-50 fed from JPEG files, share of the speed on resident pictures",
+    )
+    moco = "ReSSL / MoCo v2, time of an ImageNet epoch"
+
+    def found(*records: dict[str, object]) -> dict[str, list[str]]:
+        for number, record in enumerate(records):
+            made = {"started": f"2026-01-0{number + 1}", "environment": {"device": "cuda"}} | record
+            (tmp_path / f"{number}.json").write_text(json.dumps(made))
+        return {what: rest for what, *rest in targets.verdicts(tmp_path)}
+
+    nothing = found()
+    assert {tuple(nothing[what]) for what in (moco, crops, files)} == {
+        ("", "<= 1.04", "not measured"), ("", "<= 1.02", "not measured"), ("", ">= 0.85", "not measured"),
+    }  # fmt: skip
+    ratios = {"kind": "cost", "name": "imagenet"}
+    rows = [{"loader": "step on resident pictures", "share_of_step": 1.0},
+            {"loader": "step fed by the loader", "share_of_step": 0.9}]  # fmt: skip
+    seen = found(
+        ratios
+        | {"ratios": [{"ratio": "ReSSL / MoCo v2", "ours": 2.0}, {"ratio": "ReSSL (4 crops) / SimCLR", "ours": 1.3}]},
+        ratios | {"ratios": [{"ratio": "ReSSL / MoCo v2", "ours": 0.97}]},  # a few rows alone
+        ratios | {"ratios": []},  # one alone
+        ratios | {"ratios": [{"ratio": "ReSSL / MoCo v2", "ours": 9.0}], "environment": {"device": "cpu"}},
+        {"kind": "bench", "name": "imagenet-r50", "loader": rows},
+        {"kind": "bench", "name": "imagenet-r50", "engines": []},  # this one did not read files
+    )
+    assert seen[moco] == ["0.970", "<= 1.04", "met"]
+    assert seen[crops] == ["1.30", "<= 1.02", "missed"]
+    assert seen[files] == ["0.900", ">= 0.85", "met"]

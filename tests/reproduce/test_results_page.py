@@ -195,6 +195,18 @@ def test_rows_of_the_cost_table_that_were_measured_apart_are_marked(tmp_path: Pa
     assert "\\*" not in page(write(tmp_path / "alone", both)).split("## Table 8")[1].split("## ")[0]
 
 
+def test_of_four_crops_beside_simclr_the_page_says_what_is_arithmetic(tmp_path: Path) -> None:
+    ratio = {"ratio": "ReSSL (4 crops) / SimCLR", "ours": 1.25, "paper": 1.02}
+    both = cost("imagenet", {"SimCLR": 500.0, "ReSSL (4 crops)": 400.0}, ratios=[ratio])
+    text = page(write(tmp_path, both)).split("## Table 8")[1].split("## ")[0]
+    crops = (224**2 + 160**2 + 128**2 + 96**2) / 224**2
+    assert text.index("**1.25** in time (paper 1.02)\n\nBy pixels alone") < text.index("would be 1.18.")
+    assert f"{(3 * crops + 1) / 6:.2f}" == "1.18"
+    assert "3 x 2.02 + 1 = 7.06 of a view, and SimCLR's 3 x 2 = 6." in text
+    other = cost("imagenet", {"MoCo v2": 500.0, "ReSSL": 400.0})
+    assert "By pixels alone" not in page(write(tmp_path / "other", other))
+
+
 def test_records_of_an_installed_program_name_no_commit(tmp_path: Path) -> None:
     """It has none; and a measurement need not know its memory."""
     machine = {key: value for key, value in MACHINE.items() if key != "commit"}

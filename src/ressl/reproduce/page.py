@@ -13,7 +13,7 @@ from ressl.recipes.typed import plain
 from ressl.reproduce.differences import differences, not_measured
 from ressl.reproduce.grid import Job, Ledger, Summary, jobs
 from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures, title
-from ressl.reproduce.sections import folders, stopped, transfers
+from ressl.reproduce.sections import folders, four_crops, stopped, transfers
 from ressl.reproduce.tables import IMAGENET, TABLES, Cell, Table
 
 HEAD = """\
@@ -114,6 +114,7 @@ def _paper_cost(ledger: Ledger) -> Iterator[str]:
     for pair in found["ratios"]:
         beside = "" if pair["paper"] is None else f" (paper {pair['paper']:.2f})"
         yield f"- {pair['ratio']}: **{pair['ours']:.2f}** in time{beside}"
+    yield from four_crops(found["ratios"])
 
 
 def _methods(records: list[dict[str, Any]], picture: Picture) -> Iterator[str]:
