@@ -202,7 +202,22 @@ def test_what_a_gpu_measured_is_good_elsewhere_unless_a_precision_is_asked_for(
     assert there["precision"] == "bfloat16"
     here = evaluate(run, "knn", device="cpu", precision=precision, display=shown)
     assert (here, shown.messages) == (there, [BEFORE])
-    assert evaluate(run, "knn", device="cpu", precision="fp32")["precision"] == "float32"
+    other = evaluate(run, "knn", device="cpu", precision="fp32", display=shown)
+    assert (other["precision"], other["changed"]) == ("float32", {"precision": "float32"})
+    assert evaluate(run, "knn", device="cpu", precision="fp32", display=shown) == other  # beside the one before
+    assert evaluate(run, "knn", device="cpu", precision=precision, display=shown) == there
+    assert shown.messages == [BEFORE] * 3
+    anew = evaluate(run, "knn", device="cpu", precision="bf16", again=True)
+    assert anew | {"seconds": 0} == there | {"seconds": 0}
+    assert len(list((run.path / "evaluation").glob("*.json"))) == 2
+
+
+def test_by_another_precision_a_result_of_other_pictures_is_made_anew(tmp_path: Path, run: Run) -> None:
+    there = evaluate(run, "knn", device="cpu", precision="bf16")
+    run.write_evaluation("knn", there | {"step": there["step"] - 1})  # of an earlier checkpoint
+    here = evaluate(run, "knn", device="cpu", precision="fp32")
+    assert (here["precision"], here["changed"]) == ("float32", {})
+    assert run.read_evaluation("knn") == here
 
 
 def test_a_named_set_is_the_same_wherever_it_lies(

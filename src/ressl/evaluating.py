@@ -137,7 +137,8 @@ def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, 
     if "to" in settings:  # names, not places
         pairs = [parse_data(text) for text in settings["to"]]
         settings["to"] = [f"{label_of(*pair)} {place_of(*pair)}/{lying(*pair) or ''}".rstrip("/") for pair in pairs]
-    file = _file(name, changed) + ("" if bench.own_data else f"-on-{_short(bench.label)}")
+    on = "" if bench.own_data else f"-on-{_short(bench.label)}"
+    file = _file(name, changed) + on
     made = {
         "step": subject.step,
         "settings": settings,
@@ -149,10 +150,16 @@ def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, 
     }
     if not subject.trained:  # its weights and input are not the folder's
         made |= {"backbone": recipe.backbone, "weights": bench.cache.backbone[:16], "image_size": recipe.image_size}
-    known = team.tell(subject.run.read_evaluation(file) if team.leads else None)
+    read = lambda file: team.tell(subject.run.read_evaluation(file) if team.leads else None)
+    known = read(file)
     # What a GPU measured in bf16 is as good on a machine without one, unless a precision is asked for; and a set of a
     # name is the same wherever it lies.
     free = {key for key, is_free in (("precision", any_precision), ("place", is_named(recipe.data))) if is_free}
+    apart = known is not None and not any_precision and known.get("precision") != made["precision"]
+    if apart and known is not None and _same(known, made, free | {"precision"}):  # both are worth keeping
+        changed |= {"precision": made["precision"]}
+        file = _file(name, changed) + on
+        known = read(file)
     if known is not None and not bench.again and _same(known, made, free):
         bench.display.message(BEFORE)
         return known

@@ -14,6 +14,7 @@ from PIL import Image
 from ressl import cli
 from ressl.recipes import Recipe, choose_recipe, get_recipe
 from ressl.recipes.folder import Findings
+from ressl.recipes.typed import plain
 from ressl.reproduce.grid import Ledger, jobs
 from ressl.reproduce.page import page
 from ressl.reproduce.pictures import compared, pictures
@@ -145,6 +146,34 @@ def test_transfers_stand_by_both_data_sets(tmp_path: Path) -> None:
     several["evaluations"]["transfer"]["to"].append(there)
     assert "| voc07 | 60 | 40 |  | 14.79 (mAP of an SVM) |  |" in page(write(tmp_path / "several", several))
     assert "## Transfer" not in page(write(tmp_path / "other", record(get_recipe("cifar10"), 90.0)))
+
+
+def test_other_linear_classifiers_stand_beside_the_recipe_s_own(tmp_path: Path) -> None:
+    recipe = get_recipe("tiny-imagenet")
+
+    def found(last: float, precision: str = "bfloat16", **settings: Any) -> dict[str, Any]:
+        made = {"settings": plain(recipe.linear) | settings, "precision": precision, "own_data": True}
+        return made | {"protocol": "linear", "last": last, "best": last + 0.5, "seconds": 10.0}
+
+    made = record(recipe, 45.2)
+    assert "other linear classifiers" not in page(write(tmp_path / "one", made))
+    made["evaluations"] = {
+        "linear": found(45.2),
+        "linear-precision=float32": found(45.3, "float32"),
+        "linear-cosine-lr=1.0": found(46.0, schedule="cosine", lr=1.0, nesterov=False) | {"protocol": "linear-cosine"},
+        "linear-on-birds": found(30.0) | {"own_data": False},
+        "knn": {"top1": 36.9},
+    }
+    text = (
+        page(write(tmp_path / "led", made)).split("## The same backbone, other linear classifiers")[1].split("## ")[0]
+    )
+    rows = [line.split(" | ")[3:8] for line in text.splitlines() if "ReSSL, tiny-imagenet" in line]
+    step = "step, lr 30, 100 epochs, crops from 0.08 on, Nesterov"
+    assert rows == [
+        [step, "bfloat16", "45.20", "45.70", "+0.00"],
+        ["cosine, lr 1, 100 epochs, crops from 0.08 on", "bfloat16", "46.00", "46.50", "+0.80"],
+        [step, "float32", "45.30", "45.80", "+0.10"],
+    ]
 
 
 def test_stopped_runs_stand_beside_their_twins(tmp_path: Path) -> None:

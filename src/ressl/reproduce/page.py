@@ -13,7 +13,7 @@ from ressl.recipes.typed import plain
 from ressl.reproduce.differences import differences, not_measured
 from ressl.reproduce.grid import Job, Ledger, Summary, jobs
 from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures, title
-from ressl.reproduce.sections import folders, four_crops, stopped, transfers
+from ressl.reproduce.sections import folders, four_crops, other_ways, stopped, transfers
 from ressl.reproduce.tables import IMAGENET, TABLES, Cell, Table
 
 HEAD = """\
@@ -42,7 +42,7 @@ def page(ledger: Ledger) -> str:
             parts += _paper_cost(ledger)
     if "methods" in drawn:
         parts += [*_methods(compared(ledger), drawn["methods"])]
-    parts += [*_speeds(ledger), *folders(ledger), *transfers(ledger), *stopped(ledger)]
+    parts += [*_speeds(ledger), *folders(ledger), *other_ways(ledger), *transfers(ledger), *stopped(ledger)]
     parts += [*not_measured(ledger), *differences(ledger)]
     parts += list(_others([record for record in ledger if id(record) not in shown]))
     return "\n".join(parts).rstrip() + "\n"

@@ -50,6 +50,42 @@ def folders(ledger: Ledger) -> Iterator[str]:
         yield f"| {data} | {size} | {name} | {epochs} | {numbers} | {seen} | {r['commit'] or ''} |"
 
 
+def other_ways(ledger: Ledger) -> Iterator[str]:
+    """Runs whose linear evaluation was made in more than one way, each way beside the recipe's own."""
+    rows = []
+    for record in sorted(ledger, key=lambda r: (r["name"], r["recipe"]["epochs"], r["seed"], str(r["finished"]))):
+        found = record["evaluations"]
+        made = {name: r for name, r in found.items() if str(r.get("protocol", name)).startswith("linear")}
+        made = {name: r for name, r in made.items() if r.get("own_data") and "settings" in r}
+        if len(made) > 1 and "linear" in made:
+            name = f"{title(record)}, {record['name']}"
+            for key in ["linear", *sorted(set(made) - {"linear"})]:
+                r = made[key]
+                numbers = f"{r['last']:.2f} | {r['best']:.2f} | {r['last'] - made['linear']['last']:+.2f}"
+                start = f"| {name} | {record['recipe']['epochs']} | {record['seed']} | "
+                rows.append(f"{start}{_way(r['settings'])} | {r['precision']} | {numbers} | {record['commit'] or ''} |")
+    if rows:
+        yield "\n## The same backbone, other linear classifiers\n"
+        yield "`ressl evaluate RUN --protocol linear ...`: the recipe's own settings first, the others beside it.\n"
+        yield "| run | epochs | seed | classifier | features | last | best | beside its own | commit |"
+        yield "|---|---:|---:|---|---|---:|---:|---:|---|"
+        yield from rows
+
+
+def _way(settings: dict[str, Any]) -> str:
+    """What tells one linear classifier from another.
+
+    >>> _way({"schedule": "step", "lr": 30.0, "epochs": 100, "nesterov": True, "augment": True, "scale": [0.08, 1.0]})
+    'step, lr 30, 100 epochs, crops from 0.08 on, Nesterov'
+    """
+    views = f"crops from {settings['scale'][0]:g} on" if settings["augment"] else "no crops"
+    words = [settings["schedule"], f"lr {settings['lr']:g}", f"{settings['epochs']} epochs", views]
+    batch = settings.get("batch_size", 256)
+    words += [f"batch {batch}"] * (batch != 256)
+    words += ["Nesterov"] * settings["nesterov"] + ["standardised"] * settings.get("standardize", False)
+    return ", ".join(words)
+
+
 def transfers(ledger: Ledger) -> Iterator[str]:
     """Backbones on other data than they learned from; the newest of each kind."""
     newest: dict[tuple[Any, ...], tuple[dict[str, Any], dict[str, Any]]] = {}
