@@ -34,8 +34,8 @@ from ressl.labelled import has_labels, labelling, no_labels
 from ressl.methods import METHODS, Method
 from ressl.nn.backbones import in_words
 from ressl.recipes import Recipe, choose_recipe, method_options
+from ressl.recipes.adapting import inherited, lowered
 from ressl.recipes.baselines import SAMPLES
-from ressl.recipes.lowering import lowered
 from ressl.runs import Run, build_method, default_out
 from ressl.scouting import task, worth_it
 from ressl.surveying import survey
@@ -218,6 +218,9 @@ def _changed(recipe: Recipe, changes: dict[str, Any], display: Display) -> Recip
     """With its changes and the options that follow from others: another's network, for example."""
     new = recipe.replace(**changes)
     new = new.replace(options=METHODS[new.method].completed(new.options, changes))
+    new, remark = inherited(new, changes)
+    if remark:
+        display.message(remark)
     if new.method != recipe.method:  # a recipe that has this method already is taken at its word
         new, remark = lowered(new, changes)
         if remark:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -186,6 +188,35 @@ def test_a_killed_worker_is_named(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     loader.close()
     assert loaders.lost_worker(RuntimeError("CUDA out of memory")) is None
+
+
+UNFINISHED = """
+import sys, torch
+from ressl.data.base import ArraySource
+from ressl.data.loaders import StreamingLoader
+from ressl.data.views import View
+
+source = ArraySource("a", torch.zeros(40, 3, 16, 16, dtype=torch.uint8))
+loader = StreamingLoader(source, [View(size=8)], 4, "cpu", seed=0, workers=1)
+batches = loader.iterate(0)
+next(batches)
+worker = loader._loader._iterator._workers[0]
+if "close" in sys.argv:
+    loader.close()
+    assert not worker.is_alive()
+    loader.close()
+    print(len(list(loader.iterate(1))))
+print("left")
+"""
+
+
+@pytest.mark.parametrize(("words", "said"), [([], "left\n"), (["close"], "10\nleft\n")])
+def test_python_ends_although_somebody_still_holds_an_epoch(tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "unfinished.py").write_text(UNFINISHED)
+    run = subprocess.run(
+        [sys.executable, tmp_path / "unfinished.py", *words], capture_output=True, text=True, timeout=60
+    )
+    assert (run.returncode, run.stdout) == (0, said), run.stderr
 
 
 def test_streaming_from_an_array_and_large_jpegs(tmp_path: Path) -> None:

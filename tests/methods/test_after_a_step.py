@@ -141,6 +141,29 @@ def test_instdisc_reads_the_normaliser_of_earlier_versions(Z: float) -> None:
     assert "Z" in kept  # the caller's own
 
 
+def test_clusterings_of_localagg_are_several_and_change_with_the_epoch() -> None:
+    method = ready("localagg")
+    H = len(method.clusters)
+    made = [kmeans(method.bank.vectors, method.count, key=method.key, round=H + h).labels for h in range(H)]
+    assert torch.equal(method.clusters, torch.stack(made))
+    assert len({tuple(row.tolist()) for row in made}) == H > 1
+    method.begin_epoch(2)
+    assert torch.equal(
+        method.clusters[0], kmeans(method.bank.vectors, method.count, key=method.key, round=2 * H).labels
+    )
+
+
+def test_negatives_of_adco_stay_on_the_sphere() -> None:
+    method = stepped("adco")[1]
+    for _ in range(2 * len(method.negatives) // B):  # until they have all begun, and beyond
+        with torch.no_grad():
+            method.negatives.mul_(1.7)
+        method.after_step(method.target(pictures(2)[0]))
+        norms = method.negatives.norm(dim=1)
+        torch.testing.assert_close(norms, torch.ones_like(norms))
+    assert method.filled == len(method.negatives)
+
+
 def test_prototypes_of_pcl_are_its_clusters_on_the_sphere() -> None:
     method = ready("pcl-v2")
     for m, k in enumerate(method.granularities):

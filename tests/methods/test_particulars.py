@@ -11,7 +11,9 @@ from sklearn.metrics import accuracy_score
 from written import B, D, make, mean, moco, pictures, student, teacher, unit, wanted_by
 
 from ressl.console import summary
+from ressl.errors import ResslError
 from ressl.methods import METHODS
+from ressl.methods.cpc_v2 import layer_norm
 from ressl.methods.localagg import aggregation
 from ressl.methods.pcl_v2 import concentration
 from ressl.methods.swav import sinkhorn
@@ -120,6 +122,24 @@ def test_cpc_has_layer_norm_where_batch_norm_was() -> None:
     kinds = {type(m).__name__ for m in method.backbone.modules()}
     assert "GroupNorm" in kinds
     assert not [kind for kind in kinds if "BatchNorm" in kind]
+
+
+def test_cpc_leaves_a_network_of_timm_its_activations() -> None:
+    timm = pytest.importorskip("timm")
+    from ressl.nn import build_backbone
+
+    acts = lambda net: [type(m).__name__ for m in net.modules() if isinstance(m, (torch.nn.ReLU, torch.nn.SiLU))]
+    wanted = acts(timm.create_model("test_efficientnet", num_classes=0))
+    method = METHODS["cpc-v2"](build_backbone("timm/test_efficientnet"), patch=16, stride=8)
+    assert len(wanted) > 5
+    assert acts(method.backbone) == wanted
+    assert not [m for m in method.backbone.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+
+    class OtherNorm(torch.nn.BatchNorm2d):
+        pass
+
+    with pytest.raises(ResslError, match="OtherNorm"):
+        layer_norm(torch.nn.Sequential(OtherNorm(3)))
 
 
 def test_cpc_keeps_its_filters_at_a_mean_of_zero() -> None:

@@ -3,7 +3,7 @@ import torch
 import torchvision
 
 from ressl.errors import ResslError
-from ressl.nn import ProjectionHead, build_backbone
+from ressl.nn import ProjectionHead, build_backbone, group_batch_norm
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
@@ -57,9 +57,11 @@ def test_any_timm_model_by_name(name, groups):
 
 
 def test_norms_that_cannot_be_grouped_are_refused_and_not_left_ungrouped():
-    pytest.importorskip("timm")
-    with pytest.raises(ResslError, match="--bn-groups 1"):
-        build_backbone("timm/mobilenetv3_small_050", bn_groups=2)
+    class OtherNorm(torch.nn.BatchNorm2d):
+        pass
+
+    with pytest.raises(ResslError, match=r"OtherNorm.*--bn-groups 1"):
+        group_batch_norm(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), OtherNorm(4)), 2)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("resnet81", "resnet18"), ("timm/resnet10", "resnet10t")])

@@ -127,3 +127,42 @@ def test_a_head_s_norm_takes_the_same_groups() -> None:
 def test_groups_are_read_off_a_backbone() -> None:
     assert groups_of(build_backbone("resnet10", "small", 4, 2)) == 2
     assert groups_of(build_backbone("resnet10", "small", 4)) == 1
+
+
+def with_acts(last: bool = False) -> nn.Module:
+    """As a network of timm, of whose norms each has its activation, or drops channels, or does nothing more."""
+    layers = pytest.importorskip("timm.layers")
+    torch.manual_seed(0)
+    norms = [
+        layers.BatchNormAct2d(6, act_layer=nn.SiLU, drop_layer=nn.Identity),
+        layers.BatchNormAct2d(6, inplace=True),
+        layers.BatchNormAct2d(6, apply_act=False),
+    ]
+    net = nn.Sequential(*(part for norm in norms for part in (nn.Conv2d(6, 6, 1), norm))).double().train()
+    for p in net.parameters():
+        p.data.add_(0.3 * torch.randn_like(p))
+    return net.to(memory_format=torch.channels_last) if last else net
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_norms_of_timm_with_their_activation_are_grouped_like_others(last: bool) -> None:
+    """Beside the network itself on each group's samples."""
+    net, x = with_acts(last), torch.randn(8, 6, 3, 4, dtype=torch.float64)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    twins = [copy.deepcopy(net) for _ in range(2)]
+    parts = [twin(x[g::2]) for g, twin in enumerate(twins)]
+    names = list(net.state_dict())
+    grouped = group_batch_norm(net, 2)
+    assert list(grouped.state_dict()) == names
+    y = grouped(x)
+    torch.testing.assert_close(y, torch.stack(parts, 1).flatten(0, 1))
+    y.pow(2).sum().backward()
+    sum(part.pow(2).sum() for part in parts).backward()
+    for p, *own in zip(grouped.parameters(), *(twin.parameters() for twin in twins), strict=True):
+        torch.testing.assert_close(p.grad, own[0].grad + own[1].grad)
+    means = [torch.stack([twin[i].running_var for twin in twins]).mean(0) for i in (1, 3, 5)]
+    for i, mean in zip((1, 3, 5), means, strict=True):
+        torch.testing.assert_close(grouped[i].running_var, mean)
+    fresh = with_acts(last).eval()
+    fresh.load_state_dict(grouped.state_dict())
+    torch.testing.assert_close(grouped.eval()(x), fresh(x))

@@ -50,6 +50,23 @@ def test_sharing_a_forward_changes_nothing(sizes: list[int], groups: int) -> Non
     assert {m.groups for m in shared.modules() if isinstance(m, GroupedBatchNorm2d)} <= {groups}
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_norms_of_other_libraries_see_one_crop_at_a_time(known: bool) -> None:
+    layers = pytest.importorskip("timm.layers")
+
+    class OtherNorm(layers.BatchNormAct2d):  # type: ignore[misc, name-defined]
+        pass
+
+    torch.manual_seed(0)
+    norm = (layers.BatchNormAct2d if known else OtherNorm)(5)
+    net = Counting(nn.Sequential(nn.Conv2d(3, 5, 1), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten()).double().train())
+    views = [(1 + i) * crop for i, crop in enumerate(crops([8, 8, 12]))]
+    twin = copy.deepcopy(net)
+    for one, two in zip([twin(view) for view in views], forward_crops(net, views), strict=True):
+        torch.testing.assert_close(one, two)
+    assert net.calls == (2 if known else 3)
+
+
 def test_running_statistics_move_to_the_mean_over_the_crops() -> None:
     torch.manual_seed(0)
     norm = nn.Sequential(nn.BatchNorm2d(3, momentum=1.0), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double().train()

@@ -7,9 +7,10 @@ import torch
 from sklearn.cluster import KMeans
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ressl import rng
 from ressl.methods.pcl_v2 import concentration
 from ressl.nn import Draws, MemoryBank, kmeans
-from ressl.nn.kmeans import cluster_sums
+from ressl.nn.kmeans import WAVES, _draws, _means, _start, cluster_sums
 
 
 def clouds(n: int = 600, d: int = 8, k: int = 12, seed: int = 0) -> torch.Tensor:
@@ -77,6 +78,55 @@ def test_the_host_is_asked_for_no_value_on_the_way(k: int) -> None:
         found = kmeans(points, k, key=torch.tensor(3))
         assert found.centroids.shape == (k, 8)
         assert concentration(points, found.centroids, found.labels, 0.2).shape == (k,)
+
+
+def test_points_to_start_from_are_different_ones() -> None:
+    """Also where points are alike, so that none is far from what was chosen before."""
+    points = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
+    for k in (200, 300, 399, 400):
+        chosen = _start(points, points.pow(2).sum(1), k, 3, 0)
+        assert len(set(chosen.tolist())) == k
+
+
+def test_rounds_start_from_other_points_and_waves_draw_other_numbers() -> None:
+    n, waves = 3000, 5
+    first, second = (torch.stack(list(_draws(n, waves, 3, r, torch.device("cpu")))) for r in range(2))
+    every = torch.cat((first, second))
+    assert len({row[:3] for row in map(tuple, every.tolist())}) == 2 * waves
+    assert torch.corrcoef(every).fill_diagonal_(0).abs().max() < 0.1
+    one_by_one = [rng.uniform(3, WAVES + w, torch.arange(n), 1, rng.CLUSTERS)[:, 0] for w in range(waves)]
+    torch.testing.assert_close(second.exp().float(), torch.stack(one_by_one))
+    u = every.exp()  # and they are uniform
+    assert u.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert u.std().item() == pytest.approx(12**-0.5, abs=0.01)
+
+
+def test_every_empty_cluster_takes_another_far_point() -> None:
+    points = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0], [50.0]])
+    labels, distance = torch.tensor([1, 1, 1, 3, 3, 3]), torch.tensor([1.0, 0.0, 1.0, 2.0, 1.0, 40.0])
+    means = _means(points, labels, distance, 5)  # 0, 2 and 4 are empty
+    assert means[[1, 3], 0].tolist() == pytest.approx([1.0, 71 / 3])
+    assert means[[0, 2, 4], 0].tolist() == [50.0, 10.0, *points[distance.topk(3).indices[2]].tolist()]
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 20])
+def test_labels_and_inertia_are_of_the_centroids_that_are_returned(iterations: int) -> None:
+    points = clouds(300, 4, 7)
+    found = kmeans(points, 9, key=1, iterations=iterations)
+    distance = torch.cdist(points.double(), found.centroids.double()).pow(2)
+    assert torch.equal(found.labels, distance.argmin(1))
+    assert found.inertia.item() == pytest.approx(distance.amin(1).sum().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-4])
+def test_points_that_lie_close_together_far_from_the_origin_are_told_apart(spread: float) -> None:
+    centred = clouds(400, 6, 8)
+    direction = torch.nn.functional.normalize(torch.randn(6, generator=torch.Generator().manual_seed(2)), dim=0)
+    points = 10 * direction + spread * centred
+    found, wanted = kmeans(points, 8, key=4), kmeans(((points - points.mean(0)).double()), 8, key=4)
+    distance = torch.cdist(points.double(), found.centroids.double())
+    assert (found.labels == distance.argmin(1)).float().mean() > 0.99
+    assert found.inertia.item() == pytest.approx(wanted.inertia.item(), rel=0.02)
 
 
 def test_a_bank_averages_and_keeps_unit_length() -> None:

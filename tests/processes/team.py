@@ -5,6 +5,7 @@ Each check writes down what this process found; the tests compare it with what o
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ OPTIONS = {
     "hidden_dim": 16, "output_dim": 8, "queue_size": 32, "queue_from": 0.3, "predictor_dim": 4, "prototypes": 6,
     "num_classes": 3, "bank_size": PICTURES, "negatives": 32, "background": 24, "clusters": 5, "cluster_from": 0.3,
 }  # fmt: skip
+
+
+ACTS = "timm/test_efficientnet"  # each of its norms has an activation of its own
+TIMM = importlib.util.find_spec("timm") is not None
 
 
 def recipe_of(method: str, **changes: Any) -> Recipe:
@@ -200,6 +205,8 @@ def main(out: Path) -> None:
         found["float32"] = train(recipe_of("ressl"), team)
         found["crops"] = train(recipe_of("ressl", views=CROPS), team, torch.float64, 8)
         found |= {f"whole {name}": train(recipe_of(name, bn_groups=1), team, torch.float64) for name in WHOLE}
+        if TIMM:
+            found["acts"] = train(recipe_of("simclr", bn_groups=1, backbone=ACTS), team, torch.float64, 8)
         found["head"] = train(recipe_of("ressl", head_batch_norm=True), team, torch.float64)
         for check in (bad_step, norm, rows, shuffled, features, sent, talk):
             found[check.__name__] = check(team)

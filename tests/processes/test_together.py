@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import team as work
 
 from ressl.bench.scaling import traffic
+from ressl.errors import ResslError
+from ressl.nn.batchnorm import share_batch_norm
 
 WORLD = 2
 
@@ -73,6 +75,22 @@ def test_two_processes_equal_one_without_groups(method: str, found: list[dict[st
     """Statistics of the whole batch, of each of several views that go through the network at once."""
     alone = work.train(work.recipe_of(method, bn_groups=1), precision=torch.float64)
     assert_twins(alone, [mine[f"whole {method}"] for mine in found], 1e-6, 1e-7)
+
+
+@pytest.mark.skipif(not work.TIMM, reason="timm is not installed")
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+def test_norms_of_timm_see_the_whole_batch_too(found: list[dict[str, Any]]) -> None:
+    alone = work.train(work.recipe_of("simclr", bn_groups=1, backbone=work.ACTS), precision=torch.float64, steps=8)
+    assert_twins(alone, [mine["acts"] for mine in found], 1e-6, 1e-7)
+
+
+def test_norms_of_an_unknown_kind_are_refused_and_not_left_with_a_share() -> None:
+    class OtherNorm(nn.BatchNorm2d):
+        pass
+
+    with pytest.raises(ResslError, match="OtherNorm"):
+        share_batch_norm(nn.Sequential(OtherNorm(3)), whole=True)
+    share_batch_norm(nn.Sequential(OtherNorm(3)))  # of a recipe with groups: the backbone was asked before
 
 
 def test_two_processes_equal_one_in_single_precision(found: list[dict[str, Any]]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 import signal
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +54,8 @@ class _Made(NamedTuple):
 
 class _Jobs(Sampler[_Job]):
     def __init__(self, loader: StreamingLoader) -> None:
-        self._loader, self.epoch, self.start = loader, 0, 0
+        self._loader: StreamingLoader = weakref.proxy(loader)  # which has this one
+        self.epoch, self.start = 0, 0
 
     def __iter__(self) -> Iterator[_Job]:
         loader, epoch = self._loader, self.epoch
@@ -227,6 +230,9 @@ class StreamingLoader(Loader):
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # else each epoch would draw from the global one
         )
+        # Also when nobody closes it. At the end of Python a worker is sent SIGTERM, once, and waited for; but one is
+        # what workers pass over.
+        Finalize(self, _end_workers, (self._loader,), exitpriority=10)
 
     def iterate(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         self._jobs.epoch, self._jobs.start = epoch, start_step
@@ -259,4 +265,11 @@ class StreamingLoader(Loader):
         )
 
     def close(self) -> None:
-        self._loader._iterator = None  # its finaliser ends the workers
+        """End the workers, whoever still holds an iterator."""
+        _end_workers(self._loader)
+
+
+def _end_workers(loader: DataLoader[_Made]) -> None:
+    iterator, loader._iterator = loader._iterator, None
+    if iterator is not None and loader.num_workers:
+        iterator._shutdown_workers()  # type: ignore[attr-defined]

@@ -56,6 +56,11 @@ class Method(nn.Module):
         return dict(options)
 
     @classmethod
+    def inherited(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a new run's recipe that another network asks for."""
+        return {}
+
+    @classmethod
     def lowered(cls, options: Mapping[str, Any], batch_size: int, given: Collection[str]) -> tuple[dict[str, Any], str]:
         """Of ``options``, all of a new run's, those that are too high beside others and that the user did not name
         (``given``), as they should be; and a remark on them."""

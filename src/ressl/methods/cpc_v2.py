@@ -6,7 +6,7 @@ Henaff, Srinivas, De Fauw, Razavi, Doersch, Eslami and van den Oord, ICML 2020, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from ressl import losses
 from ressl.errors import ResslError
 from ressl.methods.base import Carry, Method, Output
 from ressl.nn import Draws, all_rows, l2_normalize, rank, world
+from ressl.nn.batchnorm import GroupedBatchNormAct2d, grouped_kind
 
 COLUMNS = 5  # draws per patch
 
@@ -171,7 +172,15 @@ def layer_norm(module: nn.Module) -> nn.Module:
     """Every batch norm below ``module`` replaced by layer norm over channels and places."""
     for name, child in module.named_children():
         if isinstance(child, nn.BatchNorm2d):
-            setattr(module, name, nn.GroupNorm(1, child.num_features))
+            if (kind := grouped_kind(child)) is None:
+                raise ResslError(
+                    f"CPC v2 puts layer norm in the place of batch norm, and does not know this backbone's "
+                    f"({type(child).__name__}); choose another --backbone"
+                )
+            parts: list[Any] = [nn.GroupNorm(1, child.num_features)]
+            if issubclass(kind, GroupedBatchNormAct2d):
+                parts += [child.drop, child.act]
+            setattr(module, name, parts[0] if len(parts) == 1 else nn.Sequential(*parts))
         else:
             layer_norm(child)
     return module

@@ -86,6 +86,14 @@ class SEED(Method):
                 )
         return {**options, **found}
 
+    @classmethod
+    def inherited(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """A frozen network sees pictures as it did when it learned, and the student sees the same."""
+        told = _recipe(str(options.get("teacher", "")))
+        number = lambda x: isinstance(x, (int, float))
+        colours = lambda value: isinstance(value, list) and len(value) == 3 and all(map(number, value))
+        return {name: tuple(told[name]) for name in ("mean", "std") if colours(told.get(name))}
+
     def train(self, mode: bool = True) -> SEED:
         super().train(mode)
         self.frozen.eval()  # frozen, running statistics included
@@ -128,11 +136,7 @@ class SEED(Method):
 def read_teacher(run: str) -> dict[str, Any]:
     """The options that describe the network of a trained run; none where there is no such run."""
     found = _network(run)
-    try:
-        recipe = read_json(Path(run, "recipe.json")) if found else None
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(recipe, dict):
+    if not found or not (recipe := _recipe(run)):
         return {}
     head = {name[2:]: list(tensor.shape) for name, tensor in found.items() if name.startswith("1.")}
     if not head or not all(name.partition(".")[0].isdecimal() for name in head):
@@ -147,6 +151,14 @@ def read_teacher(run: str) -> dict[str, Any]:
         **({"teacher_hidden_dim": widths[0]} if len(widths) > 1 else {}),
         **{"teacher_head": words, "output_dim": widths[-1]},
     }
+
+
+def _recipe(run: str) -> dict[str, Any]:
+    try:
+        recipe = read_json(Path(run, "recipe.json")) if run else None
+    except (OSError, ValueError):
+        return {}
+    return recipe if isinstance(recipe, dict) else {}
 
 
 def load_teacher(network: nn.Sequential, run: str) -> bool:

@@ -113,35 +113,50 @@ def groups_of(module: nn.Module) -> int:
     return next((m.groups for m in module.modules() if isinstance(m, (GroupedBatchNorm2d, GroupedBatchNorm1d))), 1)
 
 
-_GROUPED: dict[type[nn.Module], type[GroupedBatchNorm2d] | type[GroupedBatchNorm1d]] = {
-    nn.BatchNorm2d: GroupedBatchNorm2d,
-    nn.BatchNorm1d: GroupedBatchNorm1d,
-}
+class _ThenAct(nn.Module):
+    """What timm's BatchNormAct2d does after the norm; a norm of that kind keeps its parts, whatever its class is."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.act(self.drop(super().forward(x)))
+        return result
+
+
+class GroupedBatchNormAct2d(_ThenAct, GroupedBatchNorm2d):
+    """Grouped batch norm and the activation behind it."""
+
+
+def grouped_kind(norm: nn.BatchNorm2d) -> type[GroupedBatchNorm2d] | None:
+    """The class of ours that does what ``norm`` does, in groups; None where we do not know what it does."""
+    if type(norm) is nn.BatchNorm2d:
+        return GroupedBatchNorm2d
+    if isinstance(norm, GroupedBatchNorm2d):
+        return type(norm)
+    return GroupedBatchNormAct2d if type(norm).__name__ == "BatchNormAct2d" else None
 
 
 def group_batch_norm(module: nn.Module, groups: int) -> nn.Module:
-    """Replace every batch norm below ``module`` by a grouped one with the same weights and buffers."""
+    """Let every batch norm below ``module`` take its statistics in groups; weights, buffers and names stay."""
     if groups == 1:
         return module
-    for name, child in module.named_children():
-        if isinstance(child, nn.BatchNorm2d) and type(child) not in (nn.BatchNorm2d, GroupedBatchNorm2d):
-            raise ResslError(
-                f"this backbone's norms ({type(child).__name__}) cannot be split into groups; use --bn-groups 1"
-            )
-        if isinstance(child, (nn.BatchNorm2d, nn.BatchNorm1d)) and type(child) in _GROUPED:
-            grouped = _GROUPED[type(child)](
-                child.num_features,
-                groups,
-                eps=child.eps,
-                momentum=child.momentum,
-                affine=child.affine,
-                track_running_stats=child.track_running_stats,
-            )
-            grouped.load_state_dict(child.state_dict())
-            setattr(module, name, grouped)
-        else:
-            group_batch_norm(child, groups)
+    for child in module.modules():
+        if isinstance(child, nn.BatchNorm2d) and not isinstance(child, GroupedBatchNorm2d):
+            if (kind := grouped_kind(child)) is None:
+                raise ResslError(
+                    f"this backbone's norms ({type(child).__name__}) cannot be split into groups; use --bn-groups 1"
+                )
+            become(child, kind, groups)
+        elif type(child) is nn.BatchNorm1d:
+            become(child, GroupedBatchNorm1d, groups)
     return module
+
+
+def become(norm: nn.Module, kind: type[nn.Module], groups: int = 1) -> None:
+    """Another kind of norm, in place: whoever holds it has the new one."""
+    norm.__class__ = kind
+    norm.__dict__["groups"] = groups
 
 
 class WholeBatchNorm1d(nn.BatchNorm1d):
@@ -165,6 +180,10 @@ class WholeBatchNorm2d(GroupedBatchNorm2d):
         if not self.training or world() == 1:
             return super().forward(x)
         return _over_processes(self, x.unflatten(0, (-1, self.groups))).flatten(0, 1)
+
+
+class WholeBatchNormAct2d(_ThenAct, WholeBatchNorm2d):
+    """The same, and the activation behind it."""
 
 
 def _over_processes(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
@@ -196,7 +215,11 @@ def share_batch_norm(module: nn.Module, whole: bool = False) -> nn.Module:
     for child in module.modules():
         if type(child) is nn.BatchNorm1d or (whole and type(child) is GroupedBatchNorm1d):
             child.__class__ = WholeBatchNorm1d
-        elif whole and type(child) is nn.BatchNorm2d:
-            child.__class__ = WholeBatchNorm2d
-            child.__dict__["groups"] = 1
+        elif whole and isinstance(child, nn.BatchNorm2d) and not isinstance(child, WholeBatchNorm2d):
+            if (kind := grouped_kind(child)) is None:
+                raise ResslError(
+                    f"this backbone's norms ({type(child).__name__}) cannot take their statistics over several "
+                    "processes; train it in one, or choose another --backbone"
+                )
+            become(child, WholeBatchNormAct2d if kind is GroupedBatchNormAct2d else WholeBatchNorm2d)
     return module

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ressl.nn.batchnorm import GroupedBatchNorm2d
+from ressl.nn.batchnorm import GroupedBatchNorm2d, become, grouped_kind
 from ressl.uncompiled import uncompiled
 
 
@@ -29,6 +29,8 @@ def forward_crops(backbone: nn.Module, crops: Sequence[Tensor]) -> list[Tensor]:
     once, to the mean over the crops, where n calls would move them n times.
     """
     sizes = [crop.shape[-1] for crop in crops]
+    if len(set(sizes)) < len(sizes) and _has_other_norms(backbone):
+        return each(backbone, crops)
     features: dict[int, Tensor] = {}
     # Shared ones first: they write running statistics in a way that autograd would take amiss after an ordinary call.
     for size in sorted(dict.fromkeys(sizes), key=lambda size: -sizes.count(size)):
@@ -48,10 +50,15 @@ def forward_crops(backbone: nn.Module, crops: Sequence[Tensor]) -> list[Tensor]:
 
 
 @uncompiled
+def _has_other_norms(network: nn.Module) -> bool:
+    """Batch norms of a kind that we do not know would take their statistics over all crops."""
+    return any(isinstance(module, nn.BatchNorm2d) and grouped_kind(module) is None for module in network.modules())
+
+
+@uncompiled
 def _multiply_groups(network: nn.Module, by: int, divide: int) -> None:
     for module in network.modules():
-        if type(module) is nn.BatchNorm2d:  # with one group the two are the same
-            module.__class__ = GroupedBatchNorm2d
-            module.__dict__["groups"] = 1
+        if isinstance(module, nn.BatchNorm2d) and not isinstance(module, GroupedBatchNorm2d):
+            become(module, grouped_kind(module) or GroupedBatchNorm2d)  # with one group the two are the same
         if isinstance(module, GroupedBatchNorm2d):
             module.groups = module.groups * by // divide

@@ -1,8 +1,9 @@
-"""Numbers that a method brings with it and that are too high for few pictures or a small batch."""
+"""Numbers that are too high for few pictures or a small batch, and fields that follow from another network."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from ressl.cli import main
 from ressl.methods import METHODS
 from ressl.recipes import RECIPES, get_recipe
-from ressl.recipes.lowering import lowered
+from ressl.recipes.adapting import inherited, lowered
+from ressl.runs import Run
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -18,6 +20,7 @@ from ressl.recipes.lowering import lowered
 def test_nothing_is_too_high_for_a_recipe_of_ours(base: str, method: str) -> None:
     recipe = get_recipe(base).replace(method=method)
     assert lowered(recipe, {"method": method}) == (recipe, "")
+    assert inherited(recipe, {"method": method}) == (recipe, "")
 
 
 @pytest.mark.parametrize(
@@ -76,3 +79,33 @@ def test_a_run_says_what_it_lowers_and_keeps_it(tmp_path: Path, capsys: pytest.C
     assert main(["pretrain", "--resume", "--out", str(out)]) == 0  # as it was begun
     printed = capsys.readouterr()
     assert told not in printed.out + printed.err
+    recipe = json.loads((out / "recipe.json").read_text())
+    recipe["options"] |= {"hardest": 64}
+    (tmp_path / "mine.json").write_text(json.dumps(recipe))  # a recipe of this method is taken at its word
+    again = ["--out", str(tmp_path / "again"), "--device", "cpu"]
+    assert main(["pretrain", str(tmp_path / "mine.json"), *again]) == 0
+    assert json.loads((tmp_path / "again" / "recipe.json").read_text())["options"]["hardest"] == 64
+
+
+def test_a_student_sees_pictures_as_its_teacher_did(
+    tmp_path: Path, make_run: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    teacher = make_run(method="moco-v2", mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6], output_dim=12)
+    small = ["--epochs", "1", "--width", "4", "--image-size", "16", "--hidden-dim", "16", "--device", "cpu"]
+    words = ["pretrain", "demo", "--method", "seed", "--teacher", str(teacher.path), *small]
+    assert main([*words, "--out", str(tmp_path / "a")]) == 0
+    printed = capsys.readouterr()
+    assert "as its teacher was trained: mean 0.1, 0.2, 0.3 and std 0.4, 0.5, 0.6" in printed.out + printed.err
+    assert Run.open(tmp_path / "a").recipe.mean == (0.1, 0.2, 0.3)
+    assert Run.open(tmp_path / "a").recipe.std == (0.4, 0.5, 0.6)
+    assert main([*words, "--out", str(tmp_path / "b"), "--std", "1,1,1"]) == 0
+    printed = capsys.readouterr()
+    assert (
+        "as its teacher was trained: mean 0.1, 0.2, 0.3; warning: its teacher was trained with std 0.4, 0.5, 0.6"
+        in (printed.out + printed.err)
+    )
+    assert Run.open(tmp_path / "b").recipe.std == (1, 1, 1)
+    again = Run.open(tmp_path / "a").recipe
+    assert inherited(again, {}) == (again, "")
+    (teacher.path / "recipe.json").write_text('{"mean": ["x"], "std": 3}')  # no description of pictures
+    assert inherited(again, {}) == (again, "")
