@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from ressl.commands import COMMANDS
 from ressl.engine.building import dismiss
-from ressl.engine.compiling import keep_compiled, small_workspaces, wake_card, wants_card
+from ressl.engine.compiling import keep_compiled, small_workspaces, wait_briefly, wake_card, wants_card
 from ressl.engine.scouts import recall, send
 from ressl.engine.signals import Terminated, tidy_exit
 from ressl.errors import ResslError, printable, unknown
@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     keep_compiled()
     small_workspaces()
+    wait_briefly()
     try:
         with tidy_exit(), warnings.catch_warnings():
             warnings.showwarning = _warn  # type: ignore[assignment]

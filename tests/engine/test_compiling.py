@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,26 @@ def test_workspaces_are_small_unless_the_user_has_said_otherwise(monkeypatch: py
             monkeypatch.delenv(name)
         small_workspaces()
         assert os.environ[name] == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "10000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, None),
+    ],
+)
+def test_threads_wait_briefly_unless_the_user_has_said_otherwise(before: dict[str, str], after: str | None) -> None:
+    """And it is said before torch is there, which reads it only once."""
+    look = (
+        "import os, sys\nimport ressl.cli as cli\nold = cli._main\n"
+        "cli._main = lambda words: print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules) or old(words)\n"
+        "cli.main(['--version'])"
+    )
+    told = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")} | before
+    said = subprocess.run([sys.executable, "-c", look], env=told, capture_output=True, text=True, timeout=60)
+    assert said.stdout.splitlines()[0] == f"{after} False", said.stderr
 
 
 @pytest.mark.parametrize(
