@@ -49,7 +49,9 @@ def test_methods_are_compared_at_the_length_that_most_of_them_have(tmp_path: Pat
     text = page(ledger)
     assert "## Every method on CIFAR-10, 20 epochs" in text
     assert "![kNN on CIFAR-10 while training](images/methods-knn.png)" in text
-    assert "| BYOL | 60.00 |  | 0 |" in text
+    assert "| BYOL | 60.00 | 0 |" in text
+    linear = write(tmp_path / "linear", record(short("ressl"), 80.0, 71.0), record(short("byol"), knn=60.0))
+    assert "| ReSSL | 71.00 | 80.00 | 0 |\n| BYOL | 60.00 |  | 0 |" in page(linear)
 
 
 def test_one_method_is_no_comparison(tmp_path: Path) -> None:

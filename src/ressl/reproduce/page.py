@@ -126,12 +126,13 @@ def _methods(records: list[dict[str, Any]], picture: Picture) -> Iterator[str]:
         "too), kNN by the frozen student backbone. Short runs: how fast they learn, not how far."
     )
     yield from _picture(picture)
-    yield "\n| | kNN, last epoch | linear, last epoch | seed |"
-    yield "|---|---:|---:|---:|"
+    some = any("linear" in r["evaluations"] for r in records)
+    yield f"\n| | kNN, last epoch |{' linear, last epoch |' * some} seed |"
+    yield f"|---|---:|{'---:|' * some}---:|"
     for r in sorted(records, key=last_knn, reverse=True):
         linear = r["evaluations"].get("linear", {}).get("last")
-        shown = "" if linear is None else f"{linear:.2f}"
-        yield f"| {title(r)} | {last_knn(r):.2f} | {shown} | {r['seed']} |"
+        shown = f" {'' if linear is None else f'{linear:.2f}'} |" * some
+        yield f"| {title(r)} | {last_knn(r):.2f} |{shown} {r['seed']} |"
 
 
 def _speeds(ledger: Ledger) -> Iterator[str]:
