@@ -74,8 +74,8 @@ def test_sums_of_clusters_are_those_of_a_loop(kind: str) -> None:
 def test_the_host_is_asked_for_no_value_on_the_way(k: int) -> None:
     """Tensors without values go through: so a GPU never has to wait for the host between two rounds."""
     with FakeTensorMode():
-        points = torch.randn(2000, 8)
-        found = kmeans(points, k, key=torch.tensor(3))
+        points = torch.randn(2000, 8, device="cuda")  # there need not be one
+        found = kmeans(points, k, key=torch.tensor(3, device="cuda"))
         assert found.centroids.shape == (k, 8)
         assert concentration(points, found.centroids, found.labels, 0.2).shape == (k,)
 

@@ -271,5 +271,10 @@ class StreamingLoader(Loader):
 
 def _end_workers(loader: DataLoader[_Made]) -> None:
     iterator, loader._iterator = loader._iterator, None
-    if iterator is not None and loader.num_workers:
-        iterator._shutdown_workers()  # type: ignore[attr-defined]
+    if iterator is None or not loader.num_workers:
+        return
+    iterator._shutdown_workers()  # type: ignore[attr-defined]  # which at the end of Python may do nothing
+    for worker in iterator._workers:  # type: ignore[attr-defined]
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
