@@ -30,6 +30,7 @@ class Step(NamedTuple):
     minutes: float  # about, with kernels compiled; of a table: what is worth beginning for
     words: Sequence[str]
     warm: bool = False  # its kernels can be compiled ahead: a short run of it makes them all
+    piece: bool = False  # of another step, and made where it is named
 
 
 def tables(data: Path, into: Path, runs: Path) -> list[Step]:
@@ -61,6 +62,9 @@ def measurements(data: Path, into: Path, runs: Path, photos: Path | None) -> lis
         ),
         Step("cost-cifar10", 4.0, [*cost, "cifar10", *to], warm=True),
         Step("cost-imagenet", 4.0, [*cost, *to], warm=True),
+        Step("sides-cifar10", 2.0, [*bench, "cifar10", *to, "--parts", "sweeps:image_size"], piece=True),
+        Step("compile-r50", 2.0, [*bench, "imagenet-r50", *to, "--parts", "engines:compile"], piece=True),
+        Step("cost-5-crops", 2.5, [*cost, *to, "--only", "5 crops"], piece=True),
     ]
     if photos is not None:
         parts = ["--parts", "loader", "profile", "--data", str(photos), "--seconds", "20"]
@@ -165,7 +169,7 @@ def main() -> int:
     for name in options.only:
         if name not in known:
             parser.error(f"there is no step '{name}'; --list names them")
-    chosen = lambda steps: [step for step in steps if not options.only or step.name in options.only]
+    chosen = lambda steps: [step for step in steps if (step.name in options.only if options.only else not step.piece)]
     journal = Journal(options.logs)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

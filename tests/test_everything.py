@@ -136,3 +136,16 @@ def test_an_unknown_step_is_refused(everything, monkeypatch, capsys) -> None:
         everything.main()
     assert stop.value.code == 2
     assert "there is no step 'coffee'; --list names them" in capsys.readouterr().err
+
+
+def test_pieces_of_other_steps_are_made_where_they_are_named(everything, tmp_path, monkeypatch, capsys) -> None:
+    made: list[list[str]] = []
+    monkeypatch.setattr(
+        everything, "make", lambda first, alone, *_: made.append([step.name for step in (*first, *alone)])
+    )
+    for words in ([], ["--only", "tests", "sides-cifar10"]):
+        monkeypatch.setattr(sys, "argv", ["everything.py", "--logs", str(tmp_path), *words])
+        everything.main()
+    assert {"tests", "cost-imagenet"} <= set(made[0])
+    assert not {"sides-cifar10", "compile-r50", "cost-5-crops"} & set(made[0])
+    assert made[1] == ["tests", "sides-cifar10"]
