@@ -148,6 +148,11 @@ def test_a_longer_list_of_transfers_computes_what_is_new(run: Run, array_file: P
     assert rows[0]["knn"] == evaluate(run, "knn", device="cpu")["top1"]
     assert transfer("shapes", again=True) == (["shapes", "pictures"], ["shapes"])
     assert transfer(here, epochs=1) == (["pictures"], ["pictures"])  # by other settings they are other results
+    before = run.read_evaluation("transfer-epochs=2")
+    assert transfer(here, precision="bf16") == (["pictures"], ["pictures"])  # and so by another precision,
+    assert transfer("shapes", precision="bf16") == (["shapes", "pictures"], ["shapes"])  # whose list grows by itself
+    assert run.read_evaluation("transfer-epochs=2") == before
+    assert transfer(here, precision="fp32") == (["pictures", "shapes"], [])
 
 
 @pytest.mark.parametrize("protocol", ["knn", "transfer"])

@@ -156,7 +156,8 @@ def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, 
     # name is the same wherever it lies.
     free = {key for key, is_free in (("precision", any_precision), ("place", is_named(recipe.data))) if is_free}
     apart = known is not None and not any_precision and known.get("precision") != made["precision"]
-    if apart and known is not None and _same(known, made, free | {"precision"}):  # both are worth keeping
+    if apart and known is not None and _same(_unlisted(known), _unlisted(made), free | {"precision"}):
+        # Both are worth keeping.
         changed |= {"precision": made["precision"]}
         file = _file(name, changed) + on
         known = read(file)
@@ -229,12 +230,18 @@ def _same(known: Mapping[str, Any], made: Mapping[str, Any], free: Set[str]) -> 
     return all(known.get(key) == value for key, value in made.items() if key not in free)
 
 
+def _unlisted(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result without the list of a transfer, to which more may be added."""
+    settings = result.get("settings")
+    settings = {k: v for k, v in settings.items() if k != "to"} if isinstance(settings, dict) else settings
+    return {**result, "settings": settings}
+
+
 def _rows_before(known: dict[str, Any] | None, made: Mapping[str, Any], free: Set[str]) -> dict[str, Any]:
     """The rows of an earlier transfer that differs in its list alone, by data and place."""
     match known:
         case {"settings": {"to": [*places], **rest}, "to": [*rows]} if known is not None and len(places) == len(rows):
-            asked = {key: value for key, value in made["settings"].items() if key != "to"}
-            if _same({**known, "settings": rest}, {**made, "settings": asked}, free):
+            if _same({**known, "settings": rest}, _unlisted(made), free):
                 found = dict(zip(map(str, places), rows, strict=True))
                 to = made["settings"]["to"]
                 here = {name.partition("/")[0] for name in to}  # where other pictures may lie by now

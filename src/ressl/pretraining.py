@@ -218,11 +218,10 @@ def _changed(recipe: Recipe, changes: dict[str, Any], display: Display) -> Recip
     """With its changes and the options that follow from others: another's network, for example."""
     new = recipe.replace(**changes)
     new = new.replace(options=METHODS[new.method].completed(new.options, changes))
-    new, remark = inherited(new, changes)
-    if remark:
-        display.message(remark)
-    if new.method != recipe.method:  # a recipe that has this method already is taken at its word
-        new, remark = lowered(new, changes)
+    if new.method == recipe.method:  # a recipe that has this method already is taken at its word
+        return new
+    for adapted in (inherited, lowered):
+        new, remark = adapted(new, changes)
         if remark:
             display.message(remark)
     return new

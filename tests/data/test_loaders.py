@@ -191,16 +191,18 @@ def test_a_killed_worker_is_named(tmp_path: Path) -> None:
 
 
 UNFINISHED = """
-import sys, torch
+import multiprocessing.util, sys, time, torch  # in this order torch's exit comes before that of multiprocessing
 from ressl.data.base import ArraySource
 from ressl.data.loaders import StreamingLoader
 from ressl.data.views import View
 
 source = ArraySource("a", torch.zeros(40, 3, 16, 16, dtype=torch.uint8))
-loader = StreamingLoader(source, [View(size=8)], 4, "cpu", seed=0, workers=1)
+loader = StreamingLoader(source, [View(size=8)], 4, "cpu", seed=0, workers=4)
 batches = loader.iterate(0)
 next(batches)
 worker = loader._loader._iterator._workers[0]
+kill = type(worker).kill
+type(worker).kill = lambda self: (kill(self), time.sleep(0.05))  # torch's handler has time to look
 if "close" in sys.argv:
     loader.close()
     assert not worker.is_alive()
@@ -213,10 +215,13 @@ print("left")
 @pytest.mark.parametrize(("words", "said"), [([], "left\n"), (["close"], "10\nleft\n")])
 def test_python_ends_although_somebody_still_holds_an_epoch(tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "unfinished.py").write_text(UNFINISHED)
+    start = time.monotonic()
     run = subprocess.run(
         [sys.executable, tmp_path / "unfinished.py", *words], capture_output=True, text=True, timeout=60
     )
     assert (run.returncode, run.stdout) == (0, said), run.stderr
+    assert "Traceback" not in run.stderr
+    assert time.monotonic() - start < 20  # no worker is waited for until a time is up, of ten seconds each
 
 
 def test_streaming_from_an_array_and_large_jpegs(tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ def test_a_student_sees_pictures_as_its_teacher_did(
         in (printed.out + printed.err)
     )
     assert Run.open(tmp_path / "b").recipe.std == (1, 1, 1)
+    own = json.loads((tmp_path / "a" / "recipe.json").read_text()) | {"mean": [0.5, 0.5, 0.5]}
+    (tmp_path / "own.json").write_text(
+        json.dumps(own)
+    )  # a recipe of SEED is taken at its word, and goes on as it began
+    for more in ([], ["--resume"]):
+        words = ["pretrain", str(tmp_path / "own.json"), "--device", "cpu", "--out", str(tmp_path / "c"), *more]
+        assert main(words) == 0, capsys.readouterr().err
+        assert Run.open(tmp_path / "c").recipe.mean == (0.5, 0.5, 0.5)
     again = Run.open(tmp_path / "a").recipe
     assert inherited(again, {}) == (again, "")
     (teacher.path / "recipe.json").write_text('{"mean": ["x"], "std": 3}')  # no description of pictures

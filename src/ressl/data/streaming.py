@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data._utils import signal_handling
 
 from ressl import rng
 from ressl.data.base import Source
@@ -231,8 +232,8 @@ class StreamingLoader(Loader):
             generator=torch.Generator(),  # else each epoch would draw from the global one
         )
         # Also when nobody closes it. At the end of Python a worker is sent SIGTERM, once, and waited for; but one is
-        # what workers pass over.
-        Finalize(self, _end_workers, (self._loader,), exitpriority=10)
+        # what workers pass over. Before the queues' own ends (10), by which they are told.
+        Finalize(self, _end_workers, (self._loader,), exitpriority=100)
 
     def iterate(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         self._jobs.epoch, self._jobs.start = epoch, start_step
@@ -274,7 +275,11 @@ def _end_workers(loader: DataLoader[_Made]) -> None:
     if iterator is None or not loader.num_workers:
         return
     iterator._shutdown_workers()  # type: ignore[attr-defined]  # which at the end of Python may do nothing
-    for worker in iterator._workers:  # type: ignore[attr-defined]
-        if worker.is_alive():
-            worker.kill()
-            worker.join()
+    if getattr(iterator, "_worker_pids_set", False):  # else torch would take an end by us for an accident
+        signal_handling._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False  # type: ignore[attr-defined]
+    left = [worker for worker in iterator._workers if worker.is_alive()]  # type: ignore[attr-defined]
+    for worker in left:
+        worker.kill()
+    for worker in left:
+        worker.join()

@@ -69,9 +69,9 @@ def wait_briefly() -> None:
     """Let a processor's threads wait actively for each other for some microseconds, not for a millisecond.
 
     Each operation of a step ends with such a wait. Where other programs want the same cores, the thread that is waited
-    for is often not running, and the one that waits keeps the core from it: single steps then took a hundred times as
-    long. Where nobody else is, the step is as fast either way, but slower without any active waiting. GNU's OpenMP
-    reads this when torch is imported.
+    for is often not running, and the one that waits keeps the core from it: single steps then took very long. Where
+    nobody else is, the step is as fast either way, but slower without any active waiting. GNU's OpenMP reads this when
+    torch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
