@@ -268,3 +268,11 @@ def random_features(tmp_path: Path) -> Path:
     rows[17], rows[500] = 0, rows[400]
     np.save(tmp_path / "r.npy", rows.astype(np.float32))
     return tmp_path / "r.npy"
+
+
+@pytest.fixture
+def run(tmp_path: Path, tiny: Callable[..., Recipe], array_file: Path, memory: type[Memory]) -> Run:
+    """A short training on pictures in an array."""
+    from ressl.pretraining import pretrain  # here, because it takes seconds to import
+
+    return pretrain(tiny(data="array", seed=3), data=array_file, out=tmp_path / "run", device="cpu", display=memory())

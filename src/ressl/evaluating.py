@@ -155,9 +155,8 @@ def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, 
     # What a GPU measured in bf16 is as good on a machine without one, unless a precision is asked for; and a set of a
     # name is the same wherever it lies.
     free = {key for key, is_free in (("precision", any_precision), ("place", is_named(recipe.data))) if is_free}
-    apart = known is not None and not any_precision and known.get("precision") != made["precision"]
-    if apart and known is not None and _same(_unlisted(known), _unlisted(made), free | {"precision"}):
-        # Both are worth keeping.
+    alike = known is not None and _same(_unlisted(known), _unlisted(made), free | {"precision"})
+    if alike and not any_precision and known.get("precision") != made["precision"]:  # both are worth keeping
         changed |= {"precision": made["precision"]}
         file = _file(name, changed) + on
         known = read(file)
@@ -240,8 +239,8 @@ def _unlisted(result: Mapping[str, Any]) -> dict[str, Any]:
 def _rows_before(known: dict[str, Any] | None, made: Mapping[str, Any], free: Set[str]) -> dict[str, Any]:
     """The rows of an earlier transfer that differs in its list alone, by data and place."""
     match known:
-        case {"settings": {"to": [*places], **rest}, "to": [*rows]} if known is not None and len(places) == len(rows):
-            if _same({**known, "settings": rest}, _unlisted(made), free):
+        case {"settings": {"to": [*places]}, "to": [*rows]} if known is not None and len(places) == len(rows):
+            if _same(_unlisted(known), _unlisted(made), free):
                 found = dict(zip(map(str, places), rows, strict=True))
                 to = made["settings"]["to"]
                 here = {name.partition("/")[0] for name in to}  # where other pictures may lie by now

@@ -32,11 +32,6 @@ def strings(value: Any) -> Iterator[str]:
         yield value
 
 
-@pytest.fixture
-def run(tmp_path: Path, tiny: Callable[..., Recipe], array_file: Path, memory: Any) -> Run:
-    return pretrain(tiny(data="array", seed=3), data=array_file, out=tmp_path / "run", device="cpu", display=memory())
-
-
 def test_a_record_holds_recipe_results_and_environment_but_no_path(tmp_path: Path, run: Run) -> None:
     for protocol in ("knn", "linear"):
         evaluate(run, protocol, device="cpu")

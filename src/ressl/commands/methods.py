@@ -5,9 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from rich.table import Table
-
-from ressl.commands.shared import show
+from ressl.commands.shared import show, table
 from ressl.methods import METHODS
 from ressl.recipes import get_recipe
 from ressl.recipes.baselines import MULTI_CROP, TABLES
@@ -20,6 +18,7 @@ COLUMNS = {  # heading -> recipe
     "R50": "imagenet-r50",
     "R18": "imagenet-r18",
 }
+COSTS, TEXT = ("backprops", "EMA", "forwards", "views", "paper"), ("method", "paper")
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -28,9 +27,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, changes: dict[str, Any]) -> int:
     # Two tables, for one of all columns is wider than a terminal of 80.
-    costs = _table("what a step of each method costs", "method", "backprops", "EMA", "forwards", "views", "paper")
+    costs = table("what a step of each method costs", "method", *COSTS, left=TEXT)
     title = "the ReSSL paper's linear top-1 at 200 epochs (R50, R18: ImageNet)"
-    reached = _table(title, "method", *COLUMNS)
+    reached = table(title, "method", *COLUMNS, left=TEXT)
     for name, method in METHODS.items():
         numbers = [(TABLES.get(name, {}).get(recipe), recipe) for recipe in COLUMNS.values()]
         recipe = get_recipe("cifar10").replace(method=name)
@@ -53,10 +52,3 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     print(", ".join(f"{row} {number:.1f}" for row, number in MULTI_CROP.items()))
     print("\ntrain one: ressl pretrain cifar10 --method NAME; write your own: docs/METHODS.md")
     return 0
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("method", "paper") else "right", no_wrap=True)
-    return table

@@ -5,9 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from rich.table import Table
-
-from ressl.commands.shared import show
+from ressl.commands.shared import show, table
 from ressl.recipes import RECIPES, get_recipe
 
 
@@ -21,8 +19,9 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
         print(get_recipe(options.name).to_json(), end="")
         return 0
     # Two tables, for one of all columns leaves no room for words in a terminal of 80.
-    what = _table("recipes (paper: linear evaluation, top-1)", "name", "what", "paper")
-    how = _table("how they train", "name", "epochs", "batch", "queue", "tau_t / tau_s")
+    words = ("name", "what")
+    what = table("recipes (paper: linear evaluation, top-1)", *words, "paper", left=words, wrapped=("what",))
+    how = table("how they train", "name", "epochs", "batch", "queue", "tau_t / tau_s", left=words)
     for recipe in RECIPES.values():
         o = recipe.options
         taus = f"{o.get('teacher_temperature', 0.04)} / {o.get('student_temperature', 0.1)}"
@@ -34,11 +33,3 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     show(how)
     print("train one: ressl pretrain NAME; see all of it: ressl recipes NAME")
     return 0
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in headings:
-        text = heading in ("name", "what")
-        table.add_column(heading, justify="left" if text else "right", no_wrap=heading != "what")
-    return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,14 @@ def writable_folder(name: str, value: str) -> None:
         raise ResslError(f"{name} {asked}: {found} is no folder; name one, or a new place")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ResslError(f"{name} {asked}: no right to write in {found}; name another folder")
+
+
+def table(title: str, *headings: str, left: Sequence[str], wrapped: Sequence[str] = ()) -> Table:
+    """An empty table: words stand ``left``, numbers right, and only what is ``wrapped`` is broken into lines."""
+    made = Table(title=title, title_justify="left")
+    for heading in headings:
+        made.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in wrapped)
+    return made
 
 
 def show(table: Table) -> None:

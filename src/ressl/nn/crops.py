@@ -58,7 +58,7 @@ def _has_other_norms(network: nn.Module) -> bool:
 @uncompiled
 def _multiply_groups(network: nn.Module, by: int, divide: int) -> None:
     for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d) and not isinstance(module, GroupedBatchNorm2d):
-            become(module, grouped_kind(module) or GroupedBatchNorm2d)  # with one group the two are the same
+        if isinstance(module, nn.BatchNorm2d) and (kind := grouped_kind(module)) not in (None, type(module)):
+            become(module, kind)  # with one group the two are the same
         if isinstance(module, GroupedBatchNorm2d):
             module.groups = module.groups * by // divide
