@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ressl.errors import ResslError
 from ressl.evaluating import BEFORE, evaluate
 from ressl.report import sections
 from ressl.report.contents import RunPage
@@ -28,6 +29,19 @@ def test_a_second_evaluation_is_read_and_not_computed(run: Run, memory: Any) -> 
     assert again["seconds"] != first["seconds"]
     assert evaluate(run, "linear", device="cpu")["settings"]["epochs"] == 2
     assert len(evaluate(run, "linear", device="cpu", epochs=3)["curve"]) == 3  # other settings are another result
+
+
+def test_a_sweep_tells_what_each_rate_comes_to(run: Run) -> None:
+    own = evaluate(run, "linear", device="cpu", epochs=3, schedule="step", lr=30.0)
+    swept = evaluate(run, "linear-sweep", device="cpu", epochs=3, rates="step:30,cosine:1")
+    assert [row["rate"] for row in swept["by_rate"]] == ["step:30", "cosine:1"]
+    assert swept["by_rate"][0]["curve"] == own["curve"]
+    first, second = rows_of("linear-sweep", swept)
+    assert (first.what, first.value) == ("linear, step, lr 30, epochs = 3", f"{own['last']:.2f}")
+    assert second.what == "linear, cosine, lr 1, epochs = 3"
+    assert second.beside.startswith("best ")
+    with pytest.raises(ResslError, match=r"a rate is a schedule and lr, as step:30 or cosine:0\.2, not 'step30'"):
+        evaluate(run, "linear-sweep", device="cpu", rates="step30")
 
 
 def test_a_result_on_other_data_is_not_taken_for_the_run_s_own(tmp_path: Path, run: Run) -> None:

@@ -183,6 +183,19 @@ def test_neither_workers_nor_what_came_before_changes_the_result(
     assert len(set(found[0][0])) > 2  # a curve that moves
 
 
+def test_a_sweep_over_streamed_pictures_has_what_each_rate_has_alone(
+    run: Run, photos: Path, stream: Callable[..., None]
+) -> None:
+    stream()
+    how: dict[str, Any] = {"data": str(photos), "device": "cpu", "epochs": 4, "batch_size": 16}
+    swept = evaluate(run, "linear-sweep", rates="cosine:10,step:3", **how)
+    assert swept["streamed"]
+    rates = [{"schedule": "cosine", "lr": 10.0}, {"schedule": "step", "lr": 3.0}]
+    alone = [evaluate(run, "linear", **rate, **how)["curve"] for rate in rates]
+    assert [row["curve"] for row in swept["by_rate"]] == alone
+    assert alone[0] != alone[1]
+
+
 def test_features_that_are_standardized_must_be_taken_once(run: Run, photos: Path, stream: Callable[..., None]) -> None:
     stream()
     with pytest.raises(ResslError, match="standardize needs features that are taken once"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from ressl.evaluation.finetune import FinetuneProtocol, finetune_evaluation
 from ressl.evaluation.geometry import GeometryProtocol, alignment, effective_rank, uniformity
 from ressl.evaluation.knn import KnnProtocol, SweepProtocol, knn_accuracy, knn_predict, knn_sweep
 from ressl.evaluation.linear import PROTOCOLS as LINEAR
-from ressl.evaluation.linear import LinearProtocol, linear_evaluation
+from ressl.evaluation.linear import LinearProtocol, LinearResult, LinearSweepProtocol, linear_evaluations
 from ressl.evaluation.streamed import linear_streamed
 from ressl.evaluation.svm import SvmProtocol, svm_evaluation
 from ressl.evaluation.viewed import view_features
@@ -72,33 +72,46 @@ def _sweep(bench: Bench, asked: SweepProtocol) -> dict[str, Any]:
 
 
 def _linear(bench: Bench, asked: LinearProtocol) -> dict[str, Any]:
-    r, data = bench.recipe, bench.data
+    return _linears(bench, [asked])[0].as_dict()
+
+
+def _linear_sweep(bench: Bench, asked: LinearSweepProtocol) -> dict[str, Any]:
+    found = _linears(bench, asked.protocols())
+    kept = ("last", "best", "best_epoch", "curve")
+    rows = [{key: result.as_dict()[key] for key in kept} for result in found]
+    by_rate = [{"rate": rate} | row for rate, row in zip(asked.rates, rows, strict=True)]
+    return {"by_rate": by_rate, "start_seconds": found[0].start_seconds}
+
+
+def _linears(bench: Bench, asked: Sequence[LinearProtocol]) -> list[LinearResult]:
+    """Of classifiers that see the same features."""
+    r, data, first = bench.recipe, bench.data, asked[0]
     tell = lambda done, total, value: bench.display.progress(done, total, {"epoch": done, "accuracy": value})
-    if not asked.augment:  # the features are all it sees
-        fit, held = bench.features(replace(r, linear=asked))
+    if not first.augment:  # the features are all they see
+        fit, held = bench.features(replace(r, linear=first))
         backbone, train, test = None, (fit, bench.data.train[1]), (held, bench.data.test[1])
     elif isinstance(data, UnreadData):
-        return _linear_streamed(bench, asked)
+        return _linears_streamed(bench, asked)
     else:
         backbone, train, test = bench.backbone, data.train, data.test
-    return linear_evaluation(
-        backbone, train, test, protocol=asked, mean=r.mean, std=r.std, image_size=r.image_size,
+    return linear_evaluations(
+        backbone, train, test, protocols=asked, mean=r.mean, std=r.std, image_size=r.image_size,
         seed=r.seed, device=bench.device, precision=bench.precision, progress=tell,
-    ).as_dict()  # fmt: skip
+    )  # fmt: skip
 
 
-def _linear_streamed(bench: Bench, asked: LinearProtocol) -> dict[str, Any]:
+def _linears_streamed(bench: Bench, asked: Sequence[LinearProtocol]) -> list[LinearResult]:
     r, (pictures, labels) = bench.recipe, bench.every.train
     assert isinstance(pictures, Unread)
-    held = bench.test_features(replace(r, linear=asked))
+    held = bench.test_features(replace(r, linear=asked[0]))
     train = Part(pictures.source, torch.arange(len(pictures)), labels.cpu())
     found, broken = linear_streamed(
-        bench.own, train, (held, bench.data.test[1]), protocol=asked, mean=r.mean, std=r.std, image_size=r.image_size,
+        bench.own, train, (held, bench.data.test[1]), protocols=asked, mean=r.mean, std=r.std, image_size=r.image_size,
         seed=r.seed, device=bench.device, precision=bench.precision, workers=workers(),
         progress=bench.display.progress, team=current(),
     )  # fmt: skip
     bench.leave_out(broken)
-    return found.as_dict()
+    return found
 
 
 def _svm(bench: Bench, asked: SvmProtocol) -> dict[str, Any]:
@@ -191,6 +204,11 @@ PROTOCOLS: dict[str, Protocol] = {
     "linear-step": Protocol("linear classifier, the paper's step schedule", _named_linear("step"), _linear),
     "linear-cosine": Protocol("linear classifier, the paper's cosine schedule", _named_linear("cosine"), _linear),
     "linear-imagenet": Protocol("linear classifier, the paper's for ImageNet", _named_linear("imagenet"), _linear),
+    "linear-sweep": Protocol(
+        "several learning rates at once, on the same features",
+        lambda r: LinearSweepProtocol.beside(r.linear),
+        _linear_sweep,
+    ),
     "svm": Protocol("low-shot linear SVM (mAP for voc07)", lambda r: SvmProtocol(), _svm, True),
     "finetune": Protocol("all weights, 1 % and 10 % of the labels", lambda r: FinetuneProtocol(), _finetune),
     "geometry": Protocol("alignment, uniformity, effective rank", lambda r: GeometryProtocol(), _geometry, True),

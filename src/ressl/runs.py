@@ -43,7 +43,7 @@ from ressl.report.numbers import rows_of
 LOCK = ".lock"
 # of evaluations on a page
 ORDER = (
-    *("linear", "linear-step", "linear-cosine", "linear-imagenet"),
+    *("linear", "linear-step", "linear-cosine", "linear-imagenet", "linear-sweep"),
     *("knn", "knn-sweep", "svm", "finetune", "transfer", "geometry"),
 )
 # of run.json, what is counted on; what is of another kind does not count

@@ -14,7 +14,16 @@ from torch import nn
 from ressl import rng
 from ressl.data.views import Views
 from ressl.errors import ResslError
-from ressl.evaluation.linear import COSINE, IMAGENET, PROTOCOLS, STEP, LinearProtocol, linear_evaluation
+from ressl.evaluation.linear import (
+    COSINE,
+    IMAGENET,
+    PROTOCOLS,
+    STEP,
+    LinearProtocol,
+    LinearSweepProtocol,
+    linear_evaluation,
+    linear_evaluations,
+)
 from ressl.nn import build_backbone
 from ressl.recipes import get_recipe
 
@@ -100,6 +109,44 @@ def test_it_is_a_plain_training_loop(schedule: Any, nesterov: bool, standardize:
     assert ours.best == max(ours.curve)
     assert ours.curve[ours.best_epoch - 1] == ours.best
     assert ours.best not in ours.curve[: ours.best_epoch - 1]  # the first of equals
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_those_that_learn_together_learn_what_each_learns_alone(augment: bool) -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet10", "medium", 4)
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randint(0, 256, (90, 3, 16, 16), dtype=torch.uint8, generator=draw), torch.arange(90) % 3
+    x[torch.arange(90), y] //= 2
+    own = LinearProtocol("step", lr=5.0, epochs=5, batch_size=20, augment=augment)
+    protocols = [own, replace(own, lr=0.5), replace(own, schedule="cosine", lr=5.0), replace(own, nesterov=False)]
+    data, told = ((x[:60], y[:60]), (x[60:], y[60:])), list[tuple[int, int, float]]()
+    together = linear_evaluations(backbone, *data, protocols=protocols, seed=2, progress=lambda *t: told.append(t))
+    alone = [linear_evaluation(backbone, *data, protocol=protocol, seed=2) for protocol in protocols]
+    assert [found.curve for found in together] == [found.curve for found in alone]
+    assert [(f.last, f.best, f.best_epoch) for f in together] == [(f.last, f.best, f.best_epoch) for f in alone]
+    assert len({tuple(found.curve) for found in together}) >= 3  # they are not all the same
+    assert told == [(i + 1, 5, max(found.curve[i] for found in together)) for i in range(5)]
+
+
+@pytest.mark.parametrize("other", [{"epochs": 4}, {"batch_size": 9}, {"scale": (0.2, 1.0)}, {"augment": False}])
+def test_what_does_not_see_the_same_features_cannot_learn_together(other: dict[str, Any]) -> None:
+    with pytest.raises(ResslError, match="may differ in schedule, lr, milestones, nesterov alone"):
+        linear_evaluations(None, noisy(20, 0), noisy(20, 1), protocols=[STEP, replace(STEP, **other)])
+
+
+def test_a_sweep_begins_with_the_recipe_s_own_rate() -> None:
+    sweep = LinearSweepProtocol.beside(replace(IMAGENET, resize=256))
+    assert sweep.rates == ("cosine:0.3", *LinearSweepProtocol().rates)
+    assert sweep.protocols()[0] == replace(IMAGENET, resize=256)
+    assert sweep.protocols()[1] == replace(IMAGENET, resize=256, schedule="step", lr=30.0)
+    assert LinearSweepProtocol.beside(STEP).rates == LinearSweepProtocol().rates  # each once
+
+
+@pytest.mark.parametrize("rates", [(), ("step",), ("step:x",), ("stairs:3",), ("cosine:-1",), (":",)])
+def test_rates_that_are_none_are_an_error(rates: tuple[str, ...]) -> None:
+    with pytest.raises(ResslError, match=r"step:30|lr of a linear evaluation"):
+        LinearSweepProtocol(rates=rates).check()
 
 
 def test_a_backbone_without_augmentation_is_its_features() -> None:

@@ -1,5 +1,7 @@
 """The graphed linear evaluation against the plain one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from ressl.engine.folding import fold
 from ressl.engine.ways import Ways
 from ressl.evaluation import blocks
 from ressl.evaluation.classifier import Classifier
-from ressl.evaluation.linear import LinearProtocol, linear_evaluation
+from ressl.evaluation.linear import LinearProtocol, linear_evaluation, linear_evaluations
 from ressl.nn import build_backbone
 
 
@@ -86,3 +88,17 @@ def test_the_curve_is_the_plain_loops(count, ours, monkeypatch):
     fast = linear_evaluation(backbone, train, test, device="cuda", precision=torch.bfloat16, **how)
     assert max(abs(a - b) for a, b in zip(plain.curve, fast.curve, strict=True)) < 3.0
     assert plain.last > 20  # eight classes and an untrained network: it has learnt something to compare
+
+
+def test_those_that_learn_together_learn_what_each_learns_alone():
+    backbone, (images, labels) = settled().cuda().to(memory_format=torch.channels_last), make_shapes(1400, size=32)
+    train, test = (images[:1000], labels[:1000]), (images[1000:], labels[1000:])
+    protocols = [LinearProtocol(name, lr=lr, epochs=8, batch_size=50) for name, lr in (("cosine", 0.5), ("step", 2.0))]
+    how = {"mean": (0.5,) * 3, "std": (0.25,) * 3, "device": "cuda", "precision": torch.bfloat16}
+    together = linear_evaluations(backbone, train, test, protocols=protocols, **how)
+    for protocol, found in zip(protocols, together, strict=True):
+        alone = linear_evaluation(backbone, train, test, protocol=protocol, **how)
+        assert max(abs(a - b) for a, b in zip(alone.curve, found.curve, strict=True)) < 1.0
+        assert found.last > 20
+    slow = linear_evaluation(backbone, train, test, protocol=replace(protocols[0], lr=1e-6), **how)
+    assert slow.last < together[0].last - 5  # curves that are alike because nothing was learnt would be no test

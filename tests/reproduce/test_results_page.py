@@ -166,6 +166,13 @@ def test_other_linear_classifiers_stand_beside_the_recipe_s_own(tmp_path: Path) 
         "linear-on-birds": found(30.0) | {"own_data": False},
         "knn": {"top1": 36.9},
     }
+    sweep = found(0.0, rates=["step:30", "cosine:5"]) | {"protocol": "linear-sweep"}
+    sweep["by_rate"] = [
+        {"rate": "step:30", "last": 45.2, "best": 45.7},
+        {"rate": "cosine:5", "last": 46.1, "best": 46.2},
+    ]
+    del sweep["last"], sweep["best"], sweep["settings"]["schedule"], sweep["settings"]["lr"]
+    made["evaluations"]["linear-sweep"] = sweep
     text = (
         page(write(tmp_path / "led", made)).split("## The same backbone, other linear classifiers")[1].split("## ")[0]
     )
@@ -175,6 +182,8 @@ def test_other_linear_classifiers_stand_beside_the_recipe_s_own(tmp_path: Path) 
         [step, "bfloat16", "45.20", "45.70", "+0.00"],
         ["cosine, lr 1, 100 epochs, crops from 0.08 on", "bfloat16", "46.00", "46.50", "+0.80"],
         [step, "float32", "45.30", "45.80", "+0.10"],
+        [step, "bfloat16", "45.20", "45.70", "+0.00"],
+        ["cosine, lr 5, 100 epochs, crops from 0.08 on, Nesterov", "bfloat16", "46.10", "46.20", "+0.90"],
     ]
 
 

@@ -15,7 +15,7 @@ from ressl.engine.processes import Team, joined
 from ressl.errors import ResslError, printable, unknown
 from ressl.evaluating import ALL, CHOICES, evaluate_each
 from ressl.evaluation.finetune import FinetuneProtocol
-from ressl.evaluation.linear import LinearProtocol
+from ressl.evaluation.linear import LinearProtocol, LinearSweepProtocol
 from ressl.evaluation.svm import SvmProtocol
 from ressl.measuring import PROTOCOLS, GeometryProtocol, KnnProtocol, SweepProtocol, TransferProtocol
 from ressl.recipes import get_recipe
@@ -24,6 +24,7 @@ from ressl.subjects import Subject, subject_of
 
 SETTINGS = {  # heading -> the settings listed under it
     "changes to the linear protocol": LinearProtocol,
+    "changes to the sweep of linear protocols": LinearSweepProtocol,
     "changes to kNN": KnnProtocol,
     "changes to the kNN sweep": SweepProtocol,
     "changes to the SVM": SvmProtocol,
@@ -39,7 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
         "Measure a frozen backbone: of a run, of timm or of torchvision. Results go to RUN/evaluation/ and are not\n"
         "computed twice; features are taken once for all protocols.\n\nprotocols:\n"
         + "\n".join(f"  {name:17}{p.summary}" for name, p in PROTOCOLS.items())
-        + "\n  all              all of these but the three named linear ones; transfer where --to is given"
+        + "\n  all              all of these but the named linear ones and their sweep; transfer where --to is given"
     )
     parser.epilog = (
         "examples:\n  ressl evaluate runs/x\n  ressl evaluate runs/x --protocol all\n"

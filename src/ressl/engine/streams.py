@@ -38,13 +38,20 @@ def join(*sides: torch.cuda.Stream | None) -> None:
 
 
 class Later:
-    """A number of the device, on its way to the host while other work is given out; ``float`` waits for it alone."""
+    """Numbers of the device, on their way to the host while other work is given out; to ask waits for them alone."""
 
-    def __init__(self, number: Tensor) -> None:
-        self.number = number.to("cpu", non_blocking=True)
-        self.there = torch.cuda.current_stream(number.device).record_event() if number.is_cuda else None
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers.to("cpu", non_blocking=True)
+        self.there = torch.cuda.current_stream(numbers.device).record_event() if numbers.is_cuda else None
 
-    def __float__(self) -> float:
+    def _here(self) -> Tensor:
         if self.there is not None:
             self.there.synchronize()
-        return float(self.number)
+        return self.numbers
+
+    def __float__(self) -> float:
+        return float(self._here())
+
+    def tolist(self) -> list[float]:
+        found: list[float] = self._here().tolist()
+        return found

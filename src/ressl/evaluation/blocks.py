@@ -17,7 +17,7 @@ from ressl.data.views import Views
 from ressl.engine.compiling import compiled
 from ressl.engine.folding import Folded
 from ressl.engine.streams import beside, join
-from ressl.evaluation.classifier import Classifier
+from ressl.evaluation.classifier import Classifier, Classroom
 
 PIXELS = 12 << 20  # of a block's views, at most: 12,288 of 32 px, 250 of 224 px
 _BYTES = 2400  # of free memory for a pixel: four activations of 64 channels in bf16 and the views, four times over
@@ -53,8 +53,9 @@ class Blocks:
     """Trains ``classifier`` on fresh views of ``images``, one epoch at a time."""
 
     def __init__(
-        self, net: Folded, views: Views, images: Tensor, labels: Tensor, classifier: Classifier, batch: int, seed: int
-    ) -> None:
+        self, net: Folded, views: Views, images: Tensor, labels: Tensor, classifier: Classifier | Classroom, batch: int,
+        seed: int,
+    ) -> None:  # fmt: skip
         device = images.device
         self.net, self.views, self.images, self.labels, self.classifier = net, views, images, labels, classifier
         self.batch, self.seed, self.steps = batch, seed, len(images) // batch
@@ -66,7 +67,7 @@ class Blocks:
         self.epoch = number()
         # Where in its epoch the block to look at next begins, the one whose features come next, and the one to learn.
         self.first, self.seen, self.known = number(), number(), number()
-        self.x = torch.zeros(self.k * batch, classifier.weight.shape[1] - 1, device=device)
+        self.x = torch.zeros(self.k * batch, classifier.inputs, device=device)
         self.y = torch.zeros(self.k * batch, dtype=torch.int64, device=device)
         # What was looked at, in turns: one is read by the network while the other is written.
         self.pairs: list[tuple[Tensor, Tensor]] = []

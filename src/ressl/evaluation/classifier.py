@@ -5,7 +5,7 @@ Softmax regression has its gradient in closed form, so there is no graph of oper
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,10 @@ class Classifier:
         self.step = torch.zeros((), dtype=torch.int64, device=device)
         self.schedule, self.nesterov = schedule, nesterov
 
+    @property
+    def inputs(self) -> int:
+        return self.weight.shape[1] - 1
+
     def state(self) -> list[Tensor]:
         return [self.weight, self.buffer, self.step]
 
@@ -60,3 +64,25 @@ class Classifier:
     def accuracy(self, x: Tensor, y: Tensor) -> Tensor:
         """Top-1 in percent, on the device."""
         return 100.0 * (self.logits(x).argmax(1) == y).double().mean()
+
+
+class Classroom:
+    """Classifiers that learn from the same features, each at its own rate: the features are nearly all the work."""
+
+    def __init__(self, classifiers: Sequence[Classifier]) -> None:
+        self.classifiers = classifiers
+
+    @property
+    def inputs(self) -> int:
+        return self.classifiers[0].inputs
+
+    def state(self) -> list[Tensor]:
+        return [tensor for classifier in self.classifiers for tensor in classifier.state()]
+
+    def learn(self, x: Tensor, y: Tensor, valid: Tensor | None = None) -> None:
+        for classifier in self.classifiers:
+            classifier.learn(x, y, valid)
+
+    def accuracy(self, x: Tensor, y: Tensor) -> Tensor:
+        """Of each, in their order."""
+        return torch.stack([classifier.accuracy(x, y) for classifier in self.classifiers])

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,7 @@ from ressl.engine.streams import Later
 from ressl.engine.tuning import fastest
 from ressl.errors import ResslError
 from ressl.evaluation.blocks import Blocks
-from ressl.evaluation.classifier import Classifier
+from ressl.evaluation.classifier import Classifier, Classroom
 from ressl.evaluation.features import autocast, extract, frozen
 
 
@@ -53,6 +53,44 @@ class LinearProtocol:
             raise ResslError(f"resize must be at least 1 pixel, not {self.resize}")
 
 
+@dataclass(frozen=True)
+class LinearSweepProtocol:
+    """Linear classifiers on the same features at several rates: how much of a number is the classifier's."""
+
+    rates: tuple[str, ...] = ("step:30", "step:10", "step:3", "step:1", "cosine:0.2", "cosine:1", "cosine:5")
+    epochs: int = 100
+    batch_size: int = 256
+    nesterov: bool = True
+    augment: bool = True
+    scale: tuple[float, float] = (0.08, 1.0)
+    resize: int | None = None
+    standardize: bool = False
+
+    @classmethod
+    def beside(cls, own: LinearProtocol) -> LinearSweepProtocol:
+        """As a recipe's own protocol, whose rate is the first."""
+        rates = (f"{own.schedule}:{own.lr:g}", *cls.rates)
+        kept = {field.name: getattr(own, field.name) for field in fields(cls) if field.name != "rates"}
+        return cls(tuple(dict.fromkeys(rates)), **kept)
+
+    def protocols(self) -> list[LinearProtocol]:
+        """One for each rate."""
+        kept = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rates"}
+        made = []
+        for rate in self.rates:
+            schedule, _, lr = rate.partition(":")
+            try:
+                made.append(LinearProtocol(_SCHEDULES[schedule.strip()], float(lr), **kept))
+            except (KeyError, ValueError):
+                raise ResslError(f"a rate is a schedule and lr, as step:30 or cosine:0.2, not '{rate}'") from None
+        return made
+
+    def check(self) -> None:
+        if not self.rates:
+            raise ResslError("a sweep of linear classifiers needs rates, as step:30,cosine:0.2")
+        common(self.protocols())
+
+
 BLOCK = 32  # steps whose features are made together
 CHUNK = 2048  # pictures that go through the backbone at once
 
@@ -60,6 +98,8 @@ STEP = LinearProtocol()
 COSINE = LinearProtocol(schedule="cosine", lr=0.2)
 IMAGENET = LinearProtocol(schedule="cosine", lr=0.3, nesterov=False)
 PROTOCOLS = {"step": STEP, "cosine": COSINE, "imagenet": IMAGENET}
+_SCHEDULES: dict[str, Literal["step", "cosine"]] = {"step": "step", "cosine": "cosine"}
+_OF_CLASSIFIER = ("schedule", "lr", "milestones", "nesterov")  # the rest decides which features it sees, and how often
 
 
 @dataclass(frozen=True)
@@ -73,6 +113,11 @@ class LinearResult:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def of(cls, curve: list[float], seconds: float, start_seconds: float) -> LinearResult:
+        best = max(range(len(curve)), key=curve.__getitem__)
+        return cls(curve[-1], curve[best], best + 1, curve, seconds, start_seconds)
 
 
 class Data:
@@ -90,6 +135,18 @@ def linear_evaluation(
     test: tuple[Tensor, Tensor],
     *,
     protocol: LinearProtocol = STEP,
+    **how: Any,
+) -> LinearResult:
+    """Train and test a linear classifier; the rest as for :func:`linear_evaluations`."""
+    return linear_evaluations(backbone, train, test, protocols=[protocol], **how)[0]
+
+
+def linear_evaluations(
+    backbone: nn.Module | None,
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    *,
+    protocols: Sequence[LinearProtocol],
     mean: tuple[float, ...] = (0.0, 0.0, 0.0),
     std: tuple[float, ...] = (1.0, 1.0, 1.0),
     image_size: int | None = None,
@@ -97,10 +154,14 @@ def linear_evaluation(
     device: torch.device | str = "cpu",
     precision: torch.dtype = torch.float32,
     progress: Callable[[int, int, float], None] | None = None,
-) -> LinearResult:
-    """Train and test a linear classifier; ``backbone=None`` means that the inputs are features already."""
-    protocol.check()
+) -> list[LinearResult]:
+    """Train and test linear classifiers on the same features; ``backbone=None``: the inputs are features already.
+
+    The protocols may differ in schedule, lr, milestones and Nesterov's momentum. Each has the result that it would have
+    alone, in about the time of one. ``progress`` is told (epochs done, epochs, the best accuracy of the last one).
+    """
     start, device = time.monotonic(), torch.device(device)
+    protocol = common(protocols)
     fit, held = Data(*train, device), Data(*test, device)
     size = image_size or fit.x.shape[-1]
 
@@ -119,26 +180,19 @@ def linear_evaluation(
     shift, scale = _standardizer(train_features, protocol.standardize)
 
     N, B = len(fit.x), min(protocol.batch_size, len(fit.x))
-    steps = N // B
-    classifier = Classifier(
-        test_features.shape[1],
-        int(max(fit.labels.max(), held.labels.max())) + 1,
-        schedule=lambda step: learning_rate(protocol, step, steps * protocol.epochs, B),
-        nesterov=protocol.nesterov,
-        seed=seed,
-        device=device,
-    )
+    steps, classes = N // B, int(max(fit.labels.max(), held.labels.max())) + 1
+    classroom = classroom_of(protocols, test_features.shape[1], classes, steps, B, seed, device)
     folded = fold(backbone, precision) if augment and device.type == "cuda" and backbone is not None else None
-    blocks = None if folded is None else Blocks(folded, views, fit.x, fit.labels, classifier, B, seed)
-    curve: list[float] = []
+    blocks = None if folded is None else Blocks(folded, views, fit.x, fit.labels, classroom, B, seed)
+    curves: list[list[float]] = []  # an epoch, each classifier
     start_seconds, scored = 0.0, deque[Later]()
 
     def look_back() -> None:
         nonlocal start_seconds
-        curve.append(float(scored.popleft()))
+        curves.append(scored.popleft().tolist())
         start_seconds = start_seconds or time.monotonic() - start
         if progress is not None:
-            progress(len(curve), protocol.epochs, curve[-1])
+            progress(len(curves), protocol.epochs, max(curves[-1]))
 
     with fastest(device):
         for epoch in range(protocol.epochs):
@@ -155,14 +209,39 @@ def linear_evaluation(
                         rows = torch.arange(len(index), device=device) + first * B
                         features = _augmented(backbone, views, fit.x, index, epoch, rows, precision)
                     for x, y in zip(features.split(B), fit.labels[index].split(B), strict=True):
-                        classifier.learn(x, y)
-            scored.append(Later(classifier.accuracy((test_features - shift) * scale, held.labels)))
+                        classroom.learn(x, y)
+            scored.append(Later(classroom.accuracy((test_features - shift) * scale, held.labels)))
             if epoch or device.type != "cuda":  # there, at the epoch before: meanwhile the device goes on with this one
                 look_back()
         if scored:
             look_back()
-    best = max(range(len(curve)), key=curve.__getitem__)
-    return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start, start_seconds)
+    took = time.monotonic() - start
+    return [LinearResult.of(list(curve), took, start_seconds) for curve in zip(*curves, strict=True)]
+
+
+def common(protocols: Sequence[LinearProtocol]) -> LinearProtocol:
+    """The first of protocols that can see the same features; an error where they cannot."""
+    first, own = protocols[0], {key: getattr(STEP, key) for key in _OF_CLASSIFIER}
+    for protocol in protocols:
+        protocol.check()
+        if replace(protocol, **own) != replace(first, **own):
+            raise ResslError(f"linear classifiers that learn together may differ in {', '.join(_OF_CLASSIFIER)} alone")
+    return first
+
+
+def classroom_of(
+    protocols: Sequence[LinearProtocol], inputs: int, classes: int, steps: int, batch: int, seed: int,
+    device: torch.device,
+) -> Classroom:  # fmt: skip
+    """A classifier for each protocol; ``steps`` make an epoch."""
+
+    def classifier(protocol: LinearProtocol) -> Classifier:
+        schedule = lambda step: learning_rate(protocol, step, steps * protocol.epochs, batch)
+        return Classifier(
+            inputs, classes, schedule=schedule, nesterov=protocol.nesterov, seed=seed, device=device
+        )  # fmt: skip
+
+    return Classroom([classifier(protocol) for protocol in protocols])
 
 
 def _augmented(

@@ -6,7 +6,7 @@ Only features stay. Several processes share the reading, too: it is most of the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -21,9 +21,8 @@ from ressl.data.views import View, Views
 from ressl.engine.folding import fold
 from ressl.engine.processes import ALONE, Team
 from ressl.errors import ResslError
-from ressl.evaluation.classifier import Classifier
 from ressl.evaluation.features import autocast, extract, frozen
-from ressl.evaluation.linear import STEP, LinearProtocol, LinearResult, learning_rate
+from ressl.evaluation.linear import STEP, LinearProtocol, LinearResult, classroom_of, common
 from ressl.nn.processes import all_rows
 
 
@@ -84,7 +83,7 @@ def linear_streamed(
     train: Source,
     test: tuple[Tensor, Tensor],
     *,
-    protocol: LinearProtocol = STEP,
+    protocols: Sequence[LinearProtocol] = (STEP,),
     mean: tuple[float, ...] = (0.0, 0.0, 0.0),
     std: tuple[float, ...] = (1.0, 1.0, 1.0),
     image_size: int,
@@ -94,13 +93,13 @@ def linear_streamed(
     workers: int = 0,
     progress: Callable[[int, int, dict[str, float]], None] | None = None,
     team: Team = ALONE,
-) -> tuple[LinearResult, dict[str, str]]:
-    """Linear evaluation on random views of labelled pictures in their files; ``test`` are features and labels.
+) -> tuple[list[LinearResult], dict[str, str]]:
+    """Linear evaluations on random views of labelled pictures in their files; ``test`` are features and labels.
 
-    Worker processes cut the views out of the whole pictures, and however many they are, the result is the same. Also
+    Worker processes cut the views out of the whole pictures, and however many they are, the results are the same. Also
     the broken files that were met, path and reason.
     """
-    protocol.check()
+    protocol = common(protocols)
     if protocol.standardize:
         raise ResslError("standardize needs features that are taken once; add augment=false")
     assert train.labels is not None
@@ -111,17 +110,11 @@ def linear_streamed(
     views, loader = Views([view], mean, std, seed), StreamingLoader(train, [view], batch, device, seed, workers, *share)
     steps = loader.steps_per_epoch
     total = steps * protocol.epochs
-    classifier = Classifier(
-        held.shape[1],
-        max(int(train.labels.max()), int(truth.max())) + 1,
-        schedule=lambda step: learning_rate(protocol, step, total, batch),
-        nesterov=protocol.nesterov,
-        seed=seed,
-        device=device,
-    )
+    classes = max(int(train.labels.max()), int(truth.max())) + 1
+    classroom = classroom_of(protocols, held.shape[1], classes, steps, batch, seed, device)
     network: Callable[[Tensor], Tensor] = (fold(backbone, precision) if device.type == "cuda" else None) or backbone
     together = all_rows if share[1] > 1 else lambda rows: rows
-    curve, values, start_seconds = list[float](), dict[str, float](), 0.0
+    curves, values, start_seconds = list[list[float]](), dict[str, float](), 0.0
     try:
         with frozen(backbone):
             for epoch in range(protocol.epochs):
@@ -130,17 +123,17 @@ def linear_streamed(
                     assert found.labels is not None
                     with autocast(device, precision):
                         features = network(views.finish(found.crops, number, loader.rows)[0]).float()
-                    classifier.learn(together(features), together(found.labels))
+                    classroom.learn(together(features), together(found.labels))
                     values["epoch"] = (number + 1) / steps
                     if progress is not None:
                         progress(number + 1, total, values)
-                curve.append(float(classifier.accuracy(held, truth)))
-                values["accuracy"] = curve[-1]
+                curves.append(classroom.accuracy(held, truth).tolist())
+                values["accuracy"] = max(curves[-1])
                 start_seconds = start_seconds or time.monotonic() - start
         if progress is not None:
             progress(total, total, values)
     finally:
         loader.close()
     broken = {path: reason for seen in team.gather(loader.broken) for path, reason in seen.items()}
-    best = max(range(len(curve)), key=curve.__getitem__)
-    return LinearResult(curve[-1], curve[best], best + 1, curve, time.monotonic() - start, start_seconds), broken
+    took = time.monotonic() - start
+    return [LinearResult.of(list(curve), took, start_seconds) for curve in zip(*curves, strict=True)], broken

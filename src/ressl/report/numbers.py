@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-_TOLD = ("ks", "shots", "full", "draws", "fractions")  # stand in the rows anyway
+_TOLD = ("ks", "rates", "shots", "full", "draws", "fractions")  # stand in the rows anyway
 
 
 class Row(NamedTuple):
@@ -64,8 +64,10 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
         shown = {"linear": "linear", "knn": "kNN"}
         return [Row(f"{text}, demo", f"{ours[key]:.2f}", notes(key)) for key, text in shown.items()]
     if "last" in result:
-        best = f"best {result['best']:.2f} (epoch {result['best_epoch']})"
-        return [Row(f"{protocol.replace('-', ', ')}{on}", f"{result['last']:.2f}", best, beside)]
+        return [Row(f"{protocol.replace('-', ', ')}{on}", f"{result['last']:.2f}", _best(result), beside)]
+    if "by_rate" in result:
+        by = lambda r: f"linear, {r['rate'].replace(':', ', lr ')}{on}"
+        return [Row(by(r), f"{r['last']:.2f}", _best(r)) for r in result["by_rate"]]
     if "by_k" in result:
         sweep = "  ".join(f"{k}: {value:.1f}" for k, value in result["by_k"])
         return [Row(f"kNN, best k{on}", f"{result['best']:.2f}", f"k = {result['best_k']} ({sweep})")]
@@ -91,6 +93,10 @@ def rows_of(name: str, result: Mapping[str, Any], paper: Mapping[str, float] | N
         (low, worst), (high, best_class) = min(known), max(known)
         return [Row(f"worst and best class{on}", f"{low:.1f} to {high:.1f}", f"{worst}; {best_class}")]
     return []
+
+
+def _best(r: Mapping[str, Any]) -> str:
+    return f"best {r['best']:.2f} (epoch {r['best_epoch']})"
 
 
 def _interval(r: Mapping[str, Any], more: str = "") -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class Linear(TypedDict):
@@ -10,6 +10,18 @@ class Linear(TypedDict):
     best: float
     seconds: float
     data: NotRequired[str]
+
+
+class Rate(TypedDict):
+    rate: str
+    last: float
+    best: float
+
+
+class LinearSweep(TypedDict):
+    precision: str
+    settings: dict[str, Any]
+    by_rate: list[Rate]
 
 
 class Knn(TypedDict):
@@ -49,4 +61,10 @@ class Transfer(TypedDict):
 
 
 # Of a run; others may hold what they like.
-EVALUATIONS: dict[str, type] = {"linear": Linear, "knn": Knn, "svm": Svm, "transfer": Transfer}
+EVALUATIONS: dict[str, type] = {
+    "linear": Linear,
+    "linear-sweep": LinearSweep,
+    "knn": Knn,
+    "svm": Svm,
+    "transfer": Transfer,
+}

@@ -54,22 +54,37 @@ def other_ways(ledger: Ledger) -> Iterator[str]:
     """Runs whose linear evaluation was made in more than one way, each way beside the recipe's own."""
     rows = []
     for record in sorted(ledger, key=lambda r: (r["name"], r["recipe"]["epochs"], r["seed"], str(r["finished"]))):
-        found = record["evaluations"]
-        made = {name: r for name, r in found.items() if str(r.get("protocol", name)).startswith("linear")}
-        made = {name: r for name, r in made.items() if r.get("own_data") and "settings" in r}
-        if len(made) > 1 and "linear" in made:
+        made = [
+            way
+            for name, found in sorted(record["evaluations"].items())
+            if str(found.get("protocol", name)).startswith("linear") and found.get("own_data") and "settings" in found
+            for way in _each_rate(found)
+        ]
+        own = record["evaluations"].get("linear", {})
+        if len(made) > 1 and "settings" in own:
             name = f"{title(record)}, {record['name']}"
-            for key in ["linear", *sorted(set(made) - {"linear"})]:
-                r = made[key]
-                numbers = f"{r['last']:.2f} | {r['best']:.2f} | {r['last'] - made['linear']['last']:+.2f}"
+            for r in [own, *(way for way in made if way is not own)]:
+                numbers = f"{r['last']:.2f} | {r['best']:.2f} | {r['last'] - own['last']:+.2f}"
                 start = f"| {name} | {record['recipe']['epochs']} | {record['seed']} | "
                 rows.append(f"{start}{_way(r['settings'])} | {r['precision']} | {numbers} | {record['commit'] or ''} |")
     if rows:
         yield "\n## The same backbone, other linear classifiers\n"
-        yield "`ressl evaluate RUN --protocol linear ...`: the recipe's own settings first, the others beside it.\n"
+        yield (
+            "`ressl evaluate RUN --protocol linear linear-sweep`: the recipe's own settings first, the others beside\n"
+            "it. Those of a sweep learn from the same views.\n"
+        )
         yield "| run | epochs | seed | classifier | features | last | best | beside its own | commit |"
         yield "|---|---:|---:|---|---|---:|---:|---:|---|"
         yield from rows
+
+
+def _each_rate(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """An evaluation by one linear classifier as it is, a sweep as one for each of its rates."""
+    if "by_rate" not in found:
+        yield found
+    for row in found.get("by_rate", []):
+        schedule, _, lr = row["rate"].partition(":")
+        yield {**found, **row, "settings": {**found["settings"], "schedule": schedule, "lr": float(lr)}}
 
 
 def _way(settings: dict[str, Any]) -> str:
