@@ -116,7 +116,7 @@ def test_sigterm_in_every_phase_loses_at_most_one_step(
 
 
 def evaluate(out: str) -> int:
-    Both(At("ressl.measuring", "linear_evaluation"))()
+    Both(At("ressl.measuring", "linear_evaluations"))()
     return cli.main(["evaluate", out, "--protocol", "knn", "linear", "--device", "cpu"])
 
 

@@ -39,6 +39,10 @@ class Source:
         """What to call this sample in a list: its path, or ``name[index]``."""
         return f"{self.name}[{index}]"
 
+    def files(self) -> Sequence[str]:
+        """The file of each picture; none where they do not have one each."""
+        return ()
+
     @property
     def size(self) -> tuple[int, int] | None:
         """(height, width) when all pictures share it as far as is known."""
@@ -140,6 +144,9 @@ class FileSource(Source):
 
     def identify(self, index: int) -> str:
         return self.paths[index]
+
+    def files(self) -> Sequence[str]:
+        return self.paths
 
     def take(self, index: Tensor) -> FileSource:
         """Some of the pictures, by their numbers."""

@@ -58,6 +58,10 @@ class Part(Source):
     def identify(self, index: int) -> str:
         return self.source.identify(int(self.ids[index]))
 
+    def files(self) -> list[str]:
+        files = self.source.files()
+        return [files[i] for i in self.ids.tolist()] if files else []
+
     @property
     def size(self) -> tuple[int, int] | None:
         return self.source.size
