@@ -34,7 +34,10 @@ SWEPT: dict[str, tuple[int, ...]] = {
     "image_size": (32, 64, 96, 224),
 }
 _SWEPT_ON_CPU = {"batch_size": (32, 64, 128), "queue_size": (1024, 4096), "image_size": (16, 32)}
-OF_PARTS: dict[str, tuple[str, ...]] = {"engines": ("eager", "compile", "graph", "pil"), "sweeps": tuple(SWEPT)}
+OF_PARTS: dict[str, tuple[str, ...]] = {
+    "engines": ("eager", "compile", "launch", "graph", "pil"),
+    "sweeps": tuple(SWEPT),
+}
 
 
 def chosen_parts(words: Iterable[str]) -> dict[str, set[str]]:
@@ -157,7 +160,7 @@ def _engines(
     say: Callable[[str], None],
     pieces: Container[str],
 ) -> Iterator[dict[str, Any]]:
-    cases = [("eager", "fp32"), ("eager", "bf16"), ("compile", "bf16"), ("graph", "bf16")]
+    cases = [("eager", "fp32"), *((engine, "bf16") for engine in ("eager", "compile", "launch", "graph"))]
     for engine, precision in cases if device.type == "cuda" else [("eager", "fp32"), ("compile", "fp32")]:
         if engine in pieces:
             row = step_speed(recipe, device, engine, precision, seconds)
