@@ -147,5 +147,5 @@ def test_pieces_of_other_steps_are_made_where_they_are_named(everything, tmp_pat
         monkeypatch.setattr(sys, "argv", ["everything.py", "--logs", str(tmp_path), *words])
         everything.main()
     assert {"tests", "cost-imagenet"} <= set(made[0])
-    assert not {"sides-cifar10", "compile-r50", "cost-5-crops"} & set(made[0])
+    assert not {"sides-cifar10", "engines-r50", "cost-5-crops"} & set(made[0])
     assert made[1] == ["tests", "sides-cifar10"]

@@ -23,6 +23,7 @@ from ressl.data.loaders import ResidentLoader
 from ressl.engine.accelerate import ALL_IDEAS, accelerate
 from ressl.engine.compiling import awaken, compiled
 from ressl.engine.convolutions import stem, stem_columns, stem_pixels
+from ressl.engine.graphs import GraphedBody
 from ressl.engine.lookahead import LookAhead
 from ressl.engine.loop import Rhythm
 from ressl.engine.step import TrainStep
@@ -86,7 +87,7 @@ def take(step: TrainStep, whole: bool, shown: Sequence[Tensor] = ()) -> None:
         with torch.no_grad():
             step.prepare(None)
         return
-    body = getattr(step.body, "plain", step.body)  # without what makes it ready first
+    body = step.body.plain if isinstance(step.body, GraphedBody) else step.body
     if isinstance(step.prepare, LookAhead):
         with step.prepare.in_the_dark():
             body(None)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ressl.bench.steps import pictures
 from ressl.data.loaders import ResidentLoader
 from ressl.engine import graphs
-from ressl.engine.graphs import GraphedBody, Start
+from ressl.engine.graphs import GraphedBody, LaunchedBody, Start
 from ressl.engine.lookahead import look_ahead
 from ressl.engine.step import TrainStep
 from ressl.recipes import Recipe
@@ -129,3 +129,30 @@ def test_a_start_goes_on_when_others_are_ready_and_leaves_no_trace(
     assert helpers.asked[: len(wanted)] == wanted
     assert helpers.asked[len(wanted) :].count("step") == graphs.WARM_UP + 1
     assert all(a.equal(b) for a, b in zip(before, captured[0], strict=True))
+
+
+@pytest.mark.parametrize(("out", "done"), [(True, True), (False, True)])
+def test_a_launched_step_is_made_ready_once_and_leaves_no_trace(
+    out: bool, done: bool, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, cpu = tiny(), torch.device("cpu")
+    made = []
+    for helpers in (None, Helpers(out, done)):
+        torch.manual_seed(5)
+        loader = ResidentLoader(pictures(48, 16), recipe.batch_size, cpu, 0)
+        step = build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="fp32"), cpu)
+        if helpers is not None:
+            monkeypatch.setattr(graphs, "scouts", helpers)
+            noting(step, helpers.asked)
+            step.body = LaunchedBody(step, pytest.fail, cast("Any", helpers))  # type: ignore[method-assign]
+        for epoch in range(2):
+            step.begin_epoch(epoch)
+            for _ in range(2):
+                step.advance()
+        made.append([torch.get_rng_state(), step.step, *step.method.state_dict().values()])
+        if helpers is not None:
+            wanted = ORDERS[True, out, done]
+            assert helpers.asked[: len(wanted)] == wanted
+            assert helpers.asked[len(wanted) :].count("step") == 4
+            assert helpers.asked.count("choose") == 1
+    assert all(a.equal(b) for a, b in zip(*made, strict=True))

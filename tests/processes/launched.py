@@ -29,7 +29,7 @@ def launched(recipe: Recipe, team: Team) -> TrainStep:
     """A step as on a GPU, but for the streams of one."""
     step = work.step_of(recipe, team)
     rehearsal = engine._for_launch(step, engine.Ideas(teacher_stream=False))
-    step.body = LaunchedBody(step, rehearsal, None)  # type: ignore[method-assign]
+    step.body = LaunchedBody(step, print, rehearsal)  # type: ignore[method-assign]
     assert step.call is step.method  # DDP would average gradients once more
     return step
 

@@ -143,7 +143,7 @@ def accelerate(
         step.body = GraphedBody(step, say, rehearsal, watcher)  # type: ignore[method-assign]
     elif wanted == "launch":
         rehearsal = _for_launch(step, ideas)
-        step.body = LaunchedBody(step, rehearsal, watcher)  # type: ignore[method-assign]
+        step.body = LaunchedBody(step, say, rehearsal, watcher)  # type: ignore[method-assign]
     if rehearsal is None:
         dismiss()
     step.engine = wanted

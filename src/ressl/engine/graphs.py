@@ -54,67 +54,7 @@ class Start:
             self.watcher.message(f"the step was ready after {whole:.1f} s ({parts})")
 
 
-class _Body:
-    """The body of a step that is made ready on first use."""
-
-    def __init__(self, step: TrainStep, rehearsal: Rehearsal | None, watcher: Watcher | None) -> None:
-        self.step, self.plain, self.rehearsal, self.watcher = step, step.body, rehearsal, watcher
-
-    def _warm_up(self, fixed: Batch | None, start: Start, put_back: Callable[[], None], steps: int) -> None:
-        """Everything compiled and chosen, ``steps`` steps made, and all of them undone."""
-        side, drawn = torch.cuda.Stream(self.step.device), random_states(self.step.device)
-        with beside(side):
-            if self.rehearsal is not None:
-                self._make_ready(self.rehearsal, fixed, start)
-            else:
-                _helped(self.step.device)
-            start.next("compiling the step")
-            for _ in range(steps):
-                self.plain(fixed)
-        join(side)
-        put_back()
-        set_random_states(drawn, self.step.device)  # a rehearsal draws, and so may a method
-        torch.cuda.synchronize(self.step.device)
-
-    def _make_ready(self, rehearsal: Rehearsal, fixed: Batch | None, start: Start) -> None:
-        """Views and networks, each while other processes work for the other one."""
-
-        def views() -> None:
-            start.next("compiling the views")
-            _helped(self.step.device)
-            self.step.prepare(fixed)
-
-        def networks() -> None:
-            start.next("choosing convolutions")
-            rehearsal.choose()
-            rehearsal.join()
-            if scouts.out() and isinstance(self.step.prepare, LookAhead):
-                scouts.wait("rest")
-                with self.step.prepare.in_the_dark():
-                    self.plain(fixed)
-
-        for part in (networks, views) if scouts.out() else (views, networks):
-            part()
-
-
-class LaunchedBody(_Body):
-    """The body of a step as the host launches it, kernel by kernel, every time."""
-
-    ready = False
-
-    def __call__(self, batch: Batch | None) -> None:
-        if not self.ready and self.step.device.type == "cuda" and self.rehearsal is not None:
-            start = Start(self.watcher)
-            self._warm_up(batch, start, snapshot(self.step), 0)
-            self.step.turned = True  # what was looked at on the way lies behind
-            start.end()
-        self.ready = True
-        if self.step.turned:
-            self.step.catch_up()
-        self.plain(batch)
-
-
-class GraphedBody(_Body):
+class GraphedBody:
     """The body of a step as a CUDA graph, captured on first use and replayed ever after."""
 
     def __init__(
@@ -124,8 +64,7 @@ class GraphedBody(_Body):
         rehearsal: Rehearsal | None = None,
         watcher: Watcher | None = None,
     ) -> None:
-        super().__init__(step, rehearsal, watcher)
-        self.say = say
+        self.step, self.plain, self.say, self.rehearsal, self.watcher = step, step.body, say, rehearsal, watcher
         self.graph: torch.cuda.CUDAGraph | None = None
         self.fixed: Batch | None = None  # where a streaming loader's batch is put for the graph to read
 
@@ -157,8 +96,20 @@ class GraphedBody(_Body):
 
     def _capture(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
         self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
-        start = Start(self.watcher)
-        self._warm_up(fixed, start, put_back, WARM_UP)
+        side, start = torch.cuda.Stream(self.step.device), Start(self.watcher)
+        drawn = random_states(self.step.device)
+        with beside(side):
+            if self.rehearsal is not None:
+                self._make_ready(self.rehearsal, fixed, start)
+            else:
+                _helped(self.step.device)
+            start.next("compiling the step")
+            for _ in range(WARM_UP):
+                self.plain(fixed)
+        join(side)
+        put_back()
+        set_random_states(drawn, self.step.device)  # a rehearsal draws, and so may a method
+        torch.cuda.synchronize(self.step.device)
         start.next("capturing it")
         torch._C._cuda_clearCublasWorkspaces()  # of the streams that warmed up; those of the graph are its own
         self.graph = torch.cuda.CUDAGraph()
@@ -166,6 +117,48 @@ class GraphedBody(_Body):
             self.plain(fixed)
         self.step.settle()
         self.step.turned = True  # what was looked at while warming up lies behind
+        start.end()
+
+    def _make_ready(self, rehearsal: Rehearsal, fixed: Batch | None, start: Start) -> None:
+        """Views and networks, each while other processes work for the other one."""
+
+        def views() -> None:
+            start.next("compiling the views")
+            _helped(self.step.device)
+            self.step.prepare(fixed)
+
+        def networks() -> None:
+            start.next("choosing convolutions")
+            rehearsal.choose()
+            rehearsal.join()
+            if scouts.out() and isinstance(self.step.prepare, LookAhead):
+                scouts.wait("rest")
+                with self.step.prepare.in_the_dark():
+                    self.plain(fixed)
+
+        for part in (networks, views) if scouts.out() else (views, networks):
+            part()
+
+
+class LaunchedBody(GraphedBody):
+    """The body of a step made ready as for a graph, and then launched by the host, kernel by kernel, every time."""
+
+    ready = False
+
+    def __call__(self, batch: Batch | None) -> None:
+        if not self.ready and self.rehearsal is not None:
+            self._prepare(self.rehearsal, batch)
+        self.ready = True
+        if self.step.turned:
+            self.step.catch_up()
+        self.plain(batch)
+
+    def _prepare(self, rehearsal: Rehearsal, batch: Batch | None) -> None:
+        put_back, start, drawn = snapshot(self.step), Start(self.watcher), random_states(self.step.device)
+        self._make_ready(rehearsal, batch, start)
+        put_back()
+        set_random_states(drawn, self.step.device)
+        self.step.turned = True  # what was looked at on the way lies behind
         start.end()
 
 
