@@ -44,14 +44,8 @@ class Later:
         self.numbers = numbers.to("cpu", non_blocking=True)
         self.there = torch.cuda.current_stream(numbers.device).record_event() if numbers.is_cuda else None
 
-    def _here(self) -> Tensor:
+    def tolist(self) -> list[float]:
         if self.there is not None:
             self.there.synchronize()
-        return self.numbers
-
-    def __float__(self) -> float:
-        return float(self._here())
-
-    def tolist(self) -> list[float]:
-        found: list[float] = self._here().tolist()
+        found: list[float] = self.numbers.tolist()
         return found

@@ -59,6 +59,7 @@ class LinearSweepProtocol:
 
     rates: tuple[str, ...] = ("step:30", "step:10", "step:3", "step:1", "cosine:0.2", "cosine:1", "cosine:5")
     epochs: int = 100
+    milestones: tuple[float, ...] = (0.6, 0.8)
     batch_size: int = 256
     nesterov: bool = True
     augment: bool = True
@@ -70,13 +71,15 @@ class LinearSweepProtocol:
     def beside(cls, own: LinearProtocol) -> LinearSweepProtocol:
         """As a recipe's own protocol, whose rate is the first."""
         rates = (f"{own.schedule}:{own.lr:g}", *cls.rates)
-        kept = {field.name: getattr(own, field.name) for field in fields(cls) if field.name != "rates"}
-        return cls(tuple(dict.fromkeys(rates)), **kept)
+        return cls(tuple(dict.fromkeys(rates)), **cls._but_for_rates(own))
+
+    @classmethod
+    def _but_for_rates(cls, of: LinearProtocol | LinearSweepProtocol) -> dict[str, Any]:
+        return {field.name: getattr(of, field.name) for field in fields(cls) if field.name != "rates"}
 
     def protocols(self) -> list[LinearProtocol]:
         """One for each rate."""
-        kept = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rates"}
-        made = []
+        kept, made = self._but_for_rates(self), list[LinearProtocol]()
         for rate in self.rates:
             schedule, _, lr = rate.partition(":")
             try:
