@@ -131,6 +131,7 @@ def test_pieces_of_parts_are_measured_alone_and_kept_one_by_one(monkeypatch):
         ("engines:graf", "unknown piece of 'engines' 'graf'; did you mean 'graph'"),
         ("loss:x", "has no pieces"),
         ("engines:graph", "a CUDA graph needs a GPU, and there is none here"),
+        ("engines:launch", "the kernels of engine launch need a GPU, and there is none here"),
     ],
 )
 def test_an_unknown_piece_of_a_part_is_said(word, answer):

@@ -184,11 +184,13 @@ def test_neither_workers_nor_what_came_before_changes_the_result(
 
 
 def test_a_sweep_over_streamed_pictures_has_what_each_rate_has_alone(
-    run: Run, photos: Path, stream: Callable[..., None]
+    run: Run, photos: Path, stream: Callable[..., None], memory: Any
 ) -> None:
     stream()
     how: dict[str, Any] = {"data": str(photos), "device": "cpu", "epochs": 4, "batch_size": 16}
-    swept = evaluate(run, "linear-sweep", rates="cosine:10,step:3", **how)
+    shown = memory()
+    swept = evaluate(run, "linear-sweep", rates="cosine:10,step:3", display=shown, **how)
+    assert shown.values[-1]["accuracy"] == max(row["last"] for row in swept["by_rate"])
     assert swept["streamed"]
     rates = [{"schedule": "cosine", "lr": 10.0}, {"schedule": "step", "lr": 3.0}]
     alone = [evaluate(run, "linear", **rate, **how)["curve"] for rate in rates]

@@ -76,10 +76,11 @@ def _linear(bench: Bench, asked: LinearProtocol) -> dict[str, Any]:
 
 
 def _linear_sweep(bench: Bench, asked: LinearSweepProtocol) -> dict[str, Any]:
-    found = _linears(bench, asked.protocols())
+    protocols = asked.protocols()
+    found = _linears(bench, protocols)
     kept = ("last", "best", "best_epoch", "curve")
     rows = [{key: result.as_dict()[key] for key in kept} for result in found]
-    by_rate = [{"rate": rate} | row for rate, row in zip(asked.rates, rows, strict=True)]
+    by_rate = [{"rate": protocol.rate} | row for protocol, row in zip(protocols, rows, strict=True)]
     return {"by_rate": by_rate, "start_seconds": found[0].start_seconds}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +58,7 @@ def test_they_are_decoded_once_and_are_the_same(tmp_path: Path, reads: list[str]
     source = folder(tmp_path)
     first, _ = pack(source)
     before = len(reads)
-    again, broken = pack(folder(tmp_path))
+    again, broken = pack(open_source("folder", root=tmp_path))
     assert len(reads) == before >= 6
     assert not broken
     assert torch.equal(again.images, first.images)
@@ -74,6 +73,10 @@ def test_another_way_to_read_them_is_another_thing(tmp_path: Path, reads: list[s
     reads.clear()
     assert torch.equal(read_all(source)[0], whole)
     assert torch.equal(read_all(source, 4)[0], small)
+    assert not torch.equal(read_all(source, 4, 6)[0], small)  # the middle of a larger one
+    reads.clear()
+    assert not torch.equal(read_all(source, 4, 6)[0], small)
+    assert not reads
     some, index, _ = read_all(Part(source, torch.tensor([4, 2]), torch.tensor([7, 9])))
     assert torch.equal(some, whole[[4, 2]])
     assert index is not None
@@ -102,13 +105,69 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, how: str) -> None:
     assert torch.equal(after[3], before[3]) == (how == "another time")
 
 
-def test_what_may_have_changed_while_it_was_read_is_not_kept(tmp_path: Path, reads: list[str]) -> None:
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, plain = folder(tmp_path), FileSource.read
+
+    def changing(self: FileSource, index: int) -> Any:
+        found = plain(self, index)
+        if index == 3:
+            save(tmp_path / "3.png", 99)
+            os.utime(tmp_path / "3.png", (1e9, 1e9))  # as a copy that keeps its times
+        return found
+
+    monkeypatch.setattr(FileSource, "read", changing)
+    before = pack(source)[0].images
+    monkeypatch.setattr(FileSource, "read", plain)
+    after = pack(source)[0].images
+    assert not torch.equal(after[3], before[3])
+    assert np.array_equal(after[3].permute(1, 2, 0).numpy(), source.read(3))
+
+
+def test_names_that_mean_other_files_by_now_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, first in (("a", 0), ("b", 50)):
+        for i in range(6):
+            save(tmp_path / name / "pics" / f"{i}.png", first + i)
+            os.utime(tmp_path / name / "pics" / f"{i}.png", (1e9, 1e9))
+    pixels = lambda place: pack(open_source("folder", root=place))[0].images
+    monkeypatch.chdir(tmp_path / "a")
+    first = pixels("pics")
+    monkeypatch.chdir(tmp_path / "b")
+    assert not torch.equal(pixels("pics"), first)
+    (tmp_path / "now").symlink_to("a")
+    assert torch.equal(pixels(tmp_path / "now" / "pics"), first)
+    (tmp_path / "now").unlink()
+    (tmp_path / "now").symlink_to("b")
+    assert not torch.equal(pixels(tmp_path / "now" / "pics"), first)
+
+
+def test_sources_that_make_something_else_of_files_are_not_taken_for_plain_ones(tmp_path: Path) -> None:
+    class Negative(FileSource):
+        def read(self, index: int) -> Any:
+            return 255 - super().read(index)
+
     source = folder(tmp_path)
-    os.utime(tmp_path / "2.png", (time.time() + 60,) * 2)
+    plain = pack(source)[0].images
+    other = Negative("negative", list(source.files()))
+    assert torch.equal(pack(other)[0].images, 255 - plain)
+    assert torch.equal(pack(other)[0].images, 255 - plain)
+
+
+def test_a_few_are_not_worth_it_and_what_vanishes_is_no_matter(
+    tmp_path: Path, reads: list[str], mine: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = folder(tmp_path)
+    stamps = mine.stamps(source.files())
+    (tmp_path / "1.png").unlink()
+    assert stamps
+    assert mine.stamps(source.files()) == ""
+    save(tmp_path / "1.png", 1)
+    monkeypatch.setattr(remembered, "FEW", 7)
     for _ in range(2):
         reads.clear()
         pack(source)
         assert len(reads) >= 6
+    monkeypatch.setattr(remembered, "FEW", 1)
+    assert mine.find(source.files(), None) is None
 
 
 def test_sets_with_broken_files_are_read_again(tmp_path: Path, reads: list[str]) -> None:

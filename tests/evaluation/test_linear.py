@@ -143,10 +143,19 @@ def test_a_sweep_begins_with_the_recipe_s_own_rate() -> None:
     assert LinearSweepProtocol.beside(STEP).rates == LinearSweepProtocol().rates  # each once
 
 
-@pytest.mark.parametrize("rates", [(), ("step",), ("step:x",), ("stairs:3",), ("cosine:-1",), (":",)])
+@pytest.mark.parametrize(
+    "rates", [(), ("step",), ("step:x",), ("stairs:3",), ("cosine:-1",), (":",), ("step:nan",), ("step:inf",)]
+)
 def test_rates_that_are_none_are_an_error(rates: tuple[str, ...]) -> None:
     with pytest.raises(ResslError, match=r"step:30|lr of a linear evaluation"):
         LinearSweepProtocol(rates=rates).check()
+
+
+def test_a_rate_is_named_once_and_as_it_is() -> None:
+    with pytest.raises(ResslError, match="the rate step:3 is named twice"):
+        LinearSweepProtocol(rates=("step:3", "step: 3.0")).check()
+    sweep = LinearSweepProtocol.beside(replace(STEP, lr=0.123456789))
+    assert sweep.protocols()[0].lr == 0.123456789
 
 
 def test_a_backbone_without_augmentation_is_its_features() -> None:

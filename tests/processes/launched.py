@@ -46,7 +46,7 @@ def main(out: Path) -> None:
     torch.set_num_threads(1)
     with joined("cpu") as team:
         found: dict[str, Any] = {name: steps(launched(recipe, team)) for name, recipe in RECIPES.items()}
-        if team.world > 1:  # nothing by way of DDP, whose hooks wait for a backward of its own
+        if team.world > 1:
             found["sent"] = sent(team)
         torch.save(found, out / f"{team.world}-{team.rank}.pt")
 

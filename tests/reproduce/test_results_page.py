@@ -12,6 +12,7 @@ from invented import MACHINE, a_kills, cost, record, write
 from PIL import Image
 
 from ressl import cli
+from ressl.errors import ResslError
 from ressl.recipes import Recipe, choose_recipe, get_recipe
 from ressl.recipes.folder import Findings
 from ressl.recipes.typed import plain
@@ -176,6 +177,9 @@ def test_other_linear_classifiers_stand_beside_the_recipe_s_own(tmp_path: Path) 
     text = (
         page(write(tmp_path / "led", made)).split("## The same backbone, other linear classifiers")[1].split("## ")[0]
     )
+    sweep["by_rate"][1]["rate"] = "stairs:5"
+    with pytest.raises(ResslError, match="a rate is a schedule and lr"):
+        page(write(tmp_path / "odd", made))
     rows = [line.split(" | ")[3:8] for line in text.splitlines() if "ReSSL, tiny-imagenet" in line]
     step = "step, lr 30, 100 epochs, crops from 0.08 on, Nesterov"
     assert rows == [

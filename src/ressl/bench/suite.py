@@ -81,8 +81,9 @@ def bench(
     if data is not None:
         files_of(data)  # what is wrong with it is said before anything is measured
     on_gpu = device.type == "cuda"
-    if not on_gpu and wanted.get("engines") == {"graph"}:
-        raise ResslError("a CUDA graph needs a GPU, and there is none here; measure engines:eager or engines:compile")
+    if not on_gpu and "engines" in wanted and wanted["engines"] <= {"graph", "launch"}:
+        what = "a CUDA graph needs" if "graph" in wanted["engines"] else "the kernels of engine launch need"
+        raise ResslError(f"{what} a GPU, and there is none here; measure engines:eager or engines:compile")
     chosen = get_recipe(recipe) if on_gpu else small(get_recipe(recipe))
     spend = seconds if seconds is not None else 2.0
     found: dict[str, Any] = {"schema": 1, "kind": "bench", "name": recipe, "recipe": plain(chosen)}

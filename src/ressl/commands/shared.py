@@ -94,6 +94,7 @@ HELP = {
     "standardize": "features to mean 0 and deviation 1 first",
     "k": "neighbours that vote",
     "ks": "the numbers of neighbours to try",
+    "rates": "schedules and learning rates to try, as step:30,cosine:0.2",
     "shots": "labelled pictures per class",
     "full": "also with every label",
     "draws": "random choices of the labelled pictures",

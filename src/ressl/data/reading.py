@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,10 +127,10 @@ def _gather(
     source: Source, size: int | None, short_side: int | None, progress: Progress | None, inner: int | None = None
 ) -> tuple[Tensor, Tensor, list[BrokenImage]]:
     """(images, index of each, broken)."""
-    how = None if size is None else (size, short_side, inner)
-    files, began = source.files(), time.time_ns()
+    files, how = source.files(), None if size is None else (size, short_side, inner)
     if (known := REMEMBERED.find(files, how)) is not None:
         return known, torch.arange(len(known)), []
+    stamps = REMEMBERED.stamps(files)
     images = torch.empty(0, 3, 0, 0, dtype=torch.uint8)
     kept, parts, broken = 0, [], list[BrokenImage]()
     for part in read_chunks(source, size, short_side, inner):
@@ -153,7 +152,7 @@ def _gather(
     if not kept:
         raise unreadable(source, broken)
     if not broken:
-        REMEMBERED.keep(files, how, images, began)
+        REMEMBERED.keep(files, how, images, stamps)
     return images[:kept], torch.cat(parts), broken
 
 

@@ -60,9 +60,6 @@ class ShardSource(FileSource):
         with self.open(index) as picture:
             return np.array(picture.load())
 
-    def files(self) -> list[str]:
-        return []
-
     def take(self, index: Tensor) -> ShardSource:
         labels = None if self.labels is None else self.labels[index]
         paths = Paths(self.paths[i] for i in index.tolist())

@@ -67,7 +67,7 @@ class Classifier:
 
 
 class Classroom:
-    """Classifiers that learn from the same features, each at its own rate: the features are nearly all the work."""
+    """Classifiers that learn from the same features, each at its own rate; the features are made once."""
 
     def __init__(self, classifiers: Sequence[Classifier]) -> None:
         self.classifiers = classifiers

@@ -5,6 +5,7 @@ The last epoch is the result; the best test epoch stands beside it because the a
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -41,12 +42,17 @@ class LinearProtocol:
     resize: int | None = None  # test: short side before the centre crop; None: the picture as it is
     standardize: bool = False  # features to mean 0, deviation 1 first (for features of unknown scale)
 
+    @property
+    def rate(self) -> str:
+        """Schedule and learning rate as a sweep names them: ``step:30``."""
+        return f"{self.schedule}:{self.lr:.12g}"
+
     def check(self) -> None:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ResslError(f"{name} of a linear evaluation must be at least 1, not {getattr(self, name)}")
-        if self.lr <= 0:
-            raise ResslError(f"lr of a linear evaluation must be above 0, not {self.lr}")
+        if not 0 < self.lr < math.inf:
+            raise ResslError(f"lr of a linear evaluation must be above 0 and finite, not {self.lr}")
         if not all(0 < m < 1 for m in self.milestones):
             raise ResslError(f"milestones are fractions of the epochs, between 0 and 1, not {self.milestones}")
         if self.resize is not None and self.resize < 1:
@@ -70,7 +76,7 @@ class LinearSweepProtocol:
     @classmethod
     def beside(cls, own: LinearProtocol) -> LinearSweepProtocol:
         """As a recipe's own protocol, whose rate is the first."""
-        rates = (f"{own.schedule}:{own.lr:g}", *cls.rates)
+        rates = (own.rate, *cls.rates)
         return cls(tuple(dict.fromkeys(rates)), **cls._but_for_rates(own))
 
     @classmethod
@@ -91,7 +97,11 @@ class LinearSweepProtocol:
     def check(self) -> None:
         if not self.rates:
             raise ResslError("a sweep of linear classifiers needs rates, as step:30,cosine:0.2")
-        common(self.protocols())
+        protocols = self.protocols()
+        common(protocols)
+        names = [protocol.rate for protocol in protocols]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ResslError(f"the rate {twice[0]} is named twice")
 
 
 BLOCK = 32  # steps whose features are made together
@@ -161,7 +171,7 @@ def linear_evaluations(
     """Train and test linear classifiers on the same features; ``backbone=None``: the inputs are features already.
 
     The protocols may differ in schedule, lr, milestones and Nesterov's momentum. Each has the result that it would have
-    alone, in about the time of one. ``progress`` is told (epochs done, epochs, the best accuracy of the last one).
+    alone, and features are made once for all. ``progress`` is told (epochs done, epochs, the last one's best accuracy).
     """
     start, device = time.monotonic(), torch.device(device)
     protocol = common(protocols)

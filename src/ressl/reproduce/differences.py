@@ -51,8 +51,8 @@ Evaluation:
 - **Last and best.** Ours is the last epoch; the authors' script prints the best test epoch, which stands beside it.
 - **The classifier's learning rate** is the paper's 30, and too much for 200 classes: on one backbone of Tiny ImageNet,
   which has 45.4 by it, steps from 10 come to 46.1, from 3 to 46.4, and a cosine from 5 to 46.4 (paper 46.60; all rates
-  above). That is most of what Tiny ImageNet lacks in Table 1. Why the authors had more with 30 we do not know: the
-  features' kNN is within a point of a public rerun's, and their script prints the best epoch, which is worth 0.2 here.
+  above). That is most of what Tiny ImageNet lacks in Table 1. Why the authors had more with 30 we do not know; their
+  script prints the best epoch, which is worth 0.2 here.
 - **Linear evaluation** sees bf16 features on a GPU; the classifier's weights and sums are float32, its products TF32.
   The last batch of an epoch is left out where it is not full; the authors' script trains on it, too.
 - **Supervised.** The paper does not give its recipe, and its number is likely that of the network's own classifier.

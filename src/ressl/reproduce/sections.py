@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ressl.evaluation.linear import LinearSweepProtocol
 from ressl.recipes import get_recipe
 from ressl.reproduce.grid import Ledger
 from ressl.reproduce.pictures import title
@@ -83,8 +84,8 @@ def _each_rate(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if "by_rate" not in found:
         yield found
     for row in found.get("by_rate", []):
-        schedule, _, lr = row["rate"].partition(":")
-        yield {**found, **row, "settings": {**found["settings"], "schedule": schedule, "lr": float(lr)}}
+        (one,) = LinearSweepProtocol(rates=(row["rate"],)).protocols()
+        yield {**found, **row, "settings": {**found["settings"], "schedule": one.schedule, "lr": one.lr}}
 
 
 def _way(settings: dict[str, Any]) -> str:
