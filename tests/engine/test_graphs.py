@@ -77,6 +77,12 @@ class Helpers:
         self.asked.append("join")
 
 
+def made_step(recipe: Recipe) -> TrainStep:
+    cpu = torch.device("cpu")
+    loader = ResidentLoader(pictures(48, 16), recipe.batch_size, cpu, 0)
+    return build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="fp32"), cpu)
+
+
 def noting(step: TrainStep, asked: list[str]) -> None:
     """Let ``step`` look ahead, and note when views are made and when it is taken."""
 
@@ -103,9 +109,7 @@ ORDERS = {
 def test_a_start_goes_on_when_others_are_ready_and_leaves_no_trace(
     rehearsed: bool, out: bool, done: bool, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    helpers, recipe, cpu = Helpers(out, done), tiny(), torch.device("cpu")
-    loader = ResidentLoader(pictures(48, 16), recipe.batch_size, cpu, 0)
-    step = build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="fp32"), cpu)
+    helpers, step = Helpers(out, done), made_step(tiny())
     noting(step, helpers.asked)
     state = lambda: [torch.get_rng_state(), step.step.clone(), *(x.clone() for x in step.method.state_dict().values())]
     captured: list[list[Tensor]] = []
@@ -124,23 +128,68 @@ def test_a_start_goes_on_when_others_are_ready_and_leaves_no_trace(
     monkeypatch.setattr(graphs, "wake_compiler", lambda device: helpers.asked.append("helpers"))
     step.begin_epoch(0)
     before = state()
-    assert GraphedBody(step, pytest.fail, cast("Any", helpers) if rehearsed else None)._captured(None)
+    GraphedBody(step, pytest.fail, cast("Any", helpers) if rehearsed else None)._capture(None, graphs.snapshot(step))
     wanted = ORDERS[rehearsed, out, done]
     assert helpers.asked[: len(wanted)] == wanted
     assert helpers.asked[len(wanted) :].count("step") == graphs.WARM_UP + 1
     assert all(a.equal(b) for a, b in zip(before, captured[0], strict=True))
 
 
+@pytest.mark.parametrize("body", [GraphedBody, LaunchedBody])
+@pytest.mark.parametrize("late", [True, False])
+def test_a_step_that_cannot_be_made_fast_is_as_it_was_and_goes_on_plainly(
+    body: type[GraphedBody], late: bool, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a reason; also if it fails behind the update."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *args: None)
+    said, made = list[str](), []
+    for fast in (True, False):
+        step = made_step(tiny())
+        if fast:
+            plain = step.body
+
+            def failing(batch: Any, plain: Callable[[Any], None] = plain) -> None:
+                if late:
+                    plain(batch)
+                raise RuntimeError("no such kernel\nand a long story")
+
+            step.body = failing  # type: ignore[method-assign]
+            step.body = body(step, said.append)  # type: ignore[method-assign]
+            step.engine = "launch"
+        step.begin_epoch(0)
+        for _ in range(3):
+            step.advance()
+        assert step.engine == "eager"
+        made.append([step.step, step.ring, *step.method.state_dict().values()])
+    what = "be a CUDA graph" if body is GraphedBody else "be launched by our kernels"
+    assert said == [f"engine eager, because this step cannot {what} here: no such kernel"]
+    assert all(a.equal(b) for a, b in zip(*made, strict=True))
+
+
+def test_of_several_processes_none_goes_on_in_another_way(
+    tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = made_step(tiny())
+
+    def failing(batch: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    step.body = failing  # type: ignore[method-assign]
+    step.body = LaunchedBody(step, pytest.fail)  # type: ignore[method-assign]
+    step.begin_epoch(0)
+    monkeypatch.setattr(graphs, "world", lambda: 2)
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        step.advance()
+
+
 @pytest.mark.parametrize(("out", "done"), [(True, True), (False, True)])
 def test_a_launched_step_is_made_ready_once_and_leaves_no_trace(
     out: bool, done: bool, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe, cpu = tiny(), torch.device("cpu")
     made = []
     for helpers in (None, Helpers(out, done)):
         torch.manual_seed(5)
-        loader = ResidentLoader(pictures(48, 16), recipe.batch_size, cpu, 0)
-        step = build_step(recipe, build_method(recipe), loader, Settings(device="cpu", precision="fp32"), cpu)
+        step = made_step(tiny())
         if helpers is not None:
             monkeypatch.setattr(graphs, "scouts", helpers)
             noting(step, helpers.asked)

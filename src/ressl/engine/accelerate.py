@@ -175,7 +175,7 @@ def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
     how |= {"paired": ideas.paired_pixels, "inside": ideas.inside_pixels}
     # Not with a streaming loader: it forks its workers soon, and a process forks best without threads.
     if ideas.fused_norms and step.device.type == "cuda" and isinstance(step.loader, ResidentLoader):
-        rehearsal = _rehearsal(step, **how)
+        rehearsal = _rehearsal(step, ideas.fused_update, **how)
     gradients = WeightGradients(step.device) if ideas.gradient_stream else None
     if ideas.fused_norms:
         fuse(method, gradients, **how, compiled=True)
@@ -232,12 +232,13 @@ def _update_kernels(step: TrainStep) -> list[Launch]:
     return kernels_of(optimiser) if isinstance(optimiser, torch.optim.SGD) and can_update(optimiser) else []
 
 
-def _rehearsal(step: TrainStep, **how: bool) -> Rehearsal | None:
-    """Of the student's network on its views; a teacher's is the same."""
+def _rehearsal(step: TrainStep, update: bool, **how: bool) -> Rehearsal | None:
+    """Of the student's network on its views; a teacher's is the same. With the kernels of our update, if it is used."""
     with contextlib.suppress(Exception):  # a network of another kind: it is made ready as it goes
         calls = calls_of(step.method, [view.size for view in step.views.views])
         shape = (step.loader.batch_size, 3, calls[0][0], calls[0][0])
-        found = Rehearsal(step.method.backbone, shape, step.precision, calls, _update_kernels(step), **how)
+        also = _update_kernels(step) if update else []
+        found = Rehearsal(step.method.backbone, shape, step.precision, calls, also, **how)
         found.start()
         return found
     return None

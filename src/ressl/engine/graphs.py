@@ -22,6 +22,7 @@ from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
 from ressl.engine.streams import beside, join
 from ressl.errors import ResslError
+from ressl.nn.processes import world
 
 WARM_UP = 2  # steps before capture: the first compiles and chooses kernels, the second runs as the rest will
 
@@ -69,8 +70,7 @@ class GraphedBody:
         self.fixed: Batch | None = None  # where a streaming loader's batch is put for the graph to read
 
     def __call__(self, batch: Batch | None) -> None:
-        if self.graph is None and not self._captured(batch):
-            plain_again(self.step)
+        if self.graph is None and not self._managed("be a CUDA graph", lambda put_back: self._capture(batch, put_back)):
             return self.step.body(batch)
         assert self.graph is not None
         if batch is not None and self.fixed is not None:
@@ -80,17 +80,21 @@ class GraphedBody:
             self.step.catch_up()
         return self.graph.replay()
 
-    def _captured(self, batch: Batch | None) -> bool:
+    def _managed(self, what: str, first: Callable[[Callable[[], None]], None]) -> bool:
+        """Whether ``first`` could be done; where it could not, the step is as it was, and a plain one from now on."""
         put_back = snapshot(self.step)
         try:
-            self._capture(batch, put_back)
+            first(put_back)
         except (torch.OutOfMemoryError, ResslError):
             raise
         except Exception as error:  # also the compiler's; a fault of the step itself comes again when it runs plainly
+            if world() > 1:  # the others wait for this one to do as they do
+                raise
             self.graph = None
             put_back()
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
-            self.say(f"engine eager, because this step cannot be a CUDA graph here: {reason}")
+            self.say(f"engine eager, because this step cannot {what} here: {reason}")
+            plain_again(self.step)
             return False
         return True
 
@@ -146,20 +150,27 @@ class LaunchedBody(GraphedBody):
     ready = False
 
     def __call__(self, batch: Batch | None) -> None:
-        if not self.ready and self.rehearsal is not None:
-            self._prepare(self.rehearsal, batch)
-        self.ready = True
+        if self.ready:
+            self._launch(batch)
+        else:
+            self.ready = self._managed("be launched by our kernels", lambda put_back: self._first(batch, put_back))
+            if not self.ready:
+                self.step.body(batch)
+
+    def _first(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
+        if self.rehearsal is not None:
+            start, drawn = Start(self.watcher), random_states(self.step.device)
+            self._make_ready(self.rehearsal, batch, start)
+            put_back()
+            set_random_states(drawn, self.step.device)
+            self.step.turned = True  # what was looked at on the way lies behind
+            start.end()
+        self._launch(batch)
+
+    def _launch(self, batch: Batch | None) -> None:
         if self.step.turned:
             self.step.catch_up()
         self.plain(batch)
-
-    def _prepare(self, rehearsal: Rehearsal, batch: Batch | None) -> None:
-        put_back, start, drawn = snapshot(self.step), Start(self.watcher), random_states(self.step.device)
-        self._make_ready(rehearsal, batch, start)
-        put_back()
-        set_random_states(drawn, self.step.device)
-        self.step.turned = True  # what was looked at on the way lies behind
-        start.end()
 
 
 def _helped(device: torch.device) -> None:
