@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 
-from targets import Record, newest, newest_first, newest_with, verdicts
+from reasons import REASONS, Reason
+from targets import Record, newest_first, newest_with, of_kind, verdicts
 
-from ressl.bench.suite import SWEPT
-from ressl.engine.accelerate import LONG
+from ressl.bench.parts import applies
+from ressl.bench.suite import SWEPT, tables
+from ressl.engine.accelerate import LONG, Ideas
+from ressl.report.figures import bars
 
-# Why each idea should help; what it is worth is measured.
-REASONS = {
-    "fused norms": "norm, residual add and ReLU in one pass over the activations, which the compiler makes in several",
-    "shared results": "the two gradients of a block's result meet inside a kernel that reads them anyway",
-    "stem product": "three colours fill three of eight places of a tensor core; 27 of 32, or 12 of 16, are better",
-    "fused pool": "the activation before the max-pool is the largest of all, and nobody else reads it",
-    "paired pixels": "64 channels fill half of a wide tile of the tensor cores; two neighbouring pixels fill all of it",
-    "inside pixels": "of the products of a 3 x 3 convolution on 4 x 4 pixels 44 in 144 are with the zeros around them",
-    "teacher stream": "the teacher is a third of the work and fills the gaps of the student",
-    "gradient stream": "weight gradients multiply while norms wait for memory",
-    "bf16 copies": "two kernels instead of a cast of every weight and one of every gradient",
-    "fused update": "gradient norm, SGD and the teacher's average in two passes over the weights instead of six",
-    "look ahead": "views are many small kernels, none of which fills the card; the networks leave room beside them",
-    "tried convolutions": "what is fastest depends on what runs beside it, and the library can only guess",
-    "our kernel": "plain operations write a view down several times on the way, and the columns of the stem",
-    "four steps per replay": "fewer replays, in the hope of fewer gaps",
-}
-WORDS = {"why"}  # columns that are read, not compared
+PICTURE, PICTURED = "bench-cifar10.png", "The CIFAR-10 step on one H200, each row from the newest record that has it"
+Read = Callable[[Record], Iterator[str]]
+WORDS = {"why", "expected"}  # columns that are read, not compared
+UNSTEADY = """PIL workers: over short epochs, of which each started its workers. `ressl bench` now measures without
+these starts, which makes the reference faster.
+"""
 HEAD = """# Performance
 
-Made by `python benchmarks/performance.py` from the records in `results/`; every number is one of `ressl bench`, the
-ratios taken within one run on one machine."""
+Made by `python benchmarks/performance.py` from the records in `results/`: those of `ressl bench`, of `ressl cost`, of
+`benchmarks/cold.py` and of whole runs. Ratios are taken within one run on one machine. Where a table says which commit
+made it, an older part was not measured again since."""
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
@@ -44,6 +38,10 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator
     for row in rows:
         yield "| " + " | ".join(str(cell) for cell in row) + " |"
     yield ""
+
+
+def prose(*sentences: str) -> str:
+    return fill(" ".join(sentences), 120)
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -61,24 +59,54 @@ def speeds(rows: list[Record], name: str, base: Record) -> Iterator[list[object]
         ]
 
 
-def ideas(rows: list[Record]) -> Iterator[list[object]]:
+def ideas(rows: list[Record], stem: str) -> Iterator[list[object]]:
     speeds = {row["ideas"]: row["images_per_second"] for row in rows}
     whole = rows[0]["images_per_second"]
     for row in rows[1:]:
-        if row["ideas"] == "without tried convolutions" and not row.get("apart"):
-            continue  # in one process with the others it has what they tried
-        speed, dropped = row["images_per_second"], row.get("dropped", False)
         name, off = _idea(row["ideas"])
-        beside = speeds[row["against"]] if "against" in row else whole  # what was dropped may have gone without another
-        worth = (speed / beside if dropped else whole / speed) - 1
+        if (name == "tried convolutions" and not row.get("apart")) or not applies(name.replace(" ", "_"), stem):
+            continue  # in one process with the others it has what they tried
+        speed, dropped, (why, expected) = row["images_per_second"], row.get("dropped", False), reason(name)
+        if "against" in row:
+            alike = 100 * (speed / speeds[row["against"]] - 1)
+            why += f"; beside the same {row['against']}, which it could not have then, {alike:+.1f} %"
+        worth = (speed / whole if dropped else whole / speed) - 1
         verdict = "off" if off else "dropped" if dropped else "kept"
-        yield [name, REASONS.get(name, ""), number(speed), f"{100 * worth:+.1f} %", verdict]
+        yield [name, why, expected, number(speed), f"{100 * worth:+.1f} %", verdict]
+
+
+def reason(idea: str) -> Reason:
+    return REASONS.get(idea, Reason(""))
 
 
 def _idea(shown: str) -> tuple[str, bool]:
     """An idea's name, and whether it is measured as one that is off."""
     off = shown.startswith("with ")
     return shown.removeprefix("with " if off else "without "), off
+
+
+RECIPES = ("cifar10", "tiny-imagenet", "imagenet-r50")
+
+
+def newest_parts(folder: Path, name: str) -> Record:
+    """Each part as it was last measured, and each engine."""
+    found: Record = {}
+    for record in newest_first(folder, "bench", name):
+        shown = {row["engine"] + row["precision"] for row in found.get("engines", [])}
+        more = [row for row in record.get("engines", []) if row["engine"] + row["precision"] not in shown]
+        sweeps = record.get("sweeps", {}) | found.get("sweeps", {})
+        found = record | found | {"engines": found.get("engines", []) + more, "sweeps": sweeps}
+    return found
+
+
+def picture(folder: Path, out: Path) -> Path | None:
+    """Of the CIFAR-10 step."""
+    found = newest_parts(folder, "cifar10")
+    if not found.get("engines"):
+        return None
+    found["engines"] = sorted(found["engines"], key=lambda row: -float(row["images_per_second"]))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return bars(tables({key: found[key] for key in ("engines", "views", "sweeps") if key in found}), out, PICTURED)
 
 
 def page(folder: Path) -> str:
@@ -88,14 +116,15 @@ def page(folder: Path) -> str:
 def lines(folder: Path) -> Iterator[str]:
     yield HEAD
     yield "\n## Targets for one H200"
-    yield from table(("", "measured", "target", ""), verdicts(folder))
-    yield from of_cold([*newest_first(folder, "cold", "cifar10")])
-    for name in ("cifar10", "tiny-imagenet", "imagenet-r50"):
+    yield from table(("", "measured", "target", "", "commit"), verdicts(folder))
+    yield f"![{PICTURED}](images/{PICTURE})"
+    yield from of_cold([*newest_first(folder, "cold", "cifar10")], of_kind(folder, "pretrain"))
+    for name in RECIPES:
         yield from of_bench(name, folder)
-    yield from of_cpu(newest(folder, "bench", "cifar10", "cpu"))
+    yield from of_cpu(folder)
 
 
-def of_cold(records: list[Record]) -> Iterator[str]:
+def of_cold(records: list[Record], runs: Iterable[Record]) -> Iterator[str]:
     if not records:
         return
     record = records[0]
@@ -113,19 +142,46 @@ def of_cold(records: list[Record]) -> Iterator[str]:
             ["- of which until the first epoch was done", number(linear["start_seconds"], 1)],
         ],
     )
-    yield f"The linear accuracy is then {linear['last']:.2f} % (last epoch)."
-    if len(records) > 1:
-        yield "\nAll such runs, the newest first; not all cards are equally fast:"
-        yield from table(
-            ("commit", "all, s", "images/s", "start-up and kNN, s", "linear, s", "its start, s"), map(cold_row, records)
-        )
+    told = [text for _, text in record.get("timeline", []) if text.startswith("the step was ready")]
+    yield prose(
+        f"The linear accuracy is then {linear['last']:.2f} % (last epoch).", *(f"It said: {text}." for text in told)
+    )
+    yield "\n" + prose(
+        "All such runs, the newest first; not all cards are equally fast. Below them the newest runs that found the",
+        "kernels of an earlier one (the compile cache), and had the card alone:",
+    )
+    rows = [["made anew", *cold_row(each)] for each in records]
+    rows += [["found", *warm_row(each)] for each in warm(records, runs)]
+    headings = ("kernels", "commit", "method", "all, s", "images/s", "start-up and kNN, s", "linear, s", "its start, s")
+    yield from table(headings, rows)
 
 
 def cold_row(record: Record) -> list[str]:
     linear, speed = record["linear"], record["images_per_second"]
     start = record["training_seconds"] - record["pictures"] / speed
     seconds = [number(value, 1) for value in (start, linear["seconds"], linear["start_seconds"])]
-    return [record["environment"].get("commit", "?"), number(record["seconds"], 1), number(speed), *seconds]
+    method = record["recipe"]["method"] if "recipe" in record else "ressl"
+    return [record["environment"].get("commit", "?"), method, number(record["seconds"], 1), number(speed), *seconds]
+
+
+def warm(cold: list[Record], runs: Iterable[Record], most: int = 3) -> list[Record]:
+    """The newest whole runs of CIFAR-10 that had the card alone and were not among the cold ones."""
+    anew = {(record.get("seed"), record["environment"].get("commit")) for record in cold}
+    after = min(str(record["started"]) for record in cold)
+    fitting = [
+        run for run in runs
+        if run["name"] == "cifar10" and run["recipe"]["epochs"] == 200 and run.get("jobs") == 1
+        and "linear" in run["evaluations"] and run["images_per_second"] and run["environment"]["device"] == "cuda"
+        and (run["seed"], run["commit"]) not in anew and run["finished"] > after
+    ]  # fmt: skip
+    return sorted(fitting, key=lambda run: str(run["finished"]), reverse=True)[:most]
+
+
+def warm_row(run: Record) -> list[str]:
+    speed, linear = run["images_per_second"], run["evaluations"]["linear"]
+    start = run["seconds"] - run["steps"] * run["recipe"]["batch_size"] / speed
+    seconds = [number(value, 1) for value in (start, linear["seconds"], linear.get("start_seconds"))]
+    return [run["commit"], run["recipe"]["method"], "", number(speed), *seconds]
 
 
 def of_bench(name: str, folder: Path) -> Iterator[str]:
@@ -158,11 +214,24 @@ def of_bench(name: str, folder: Path) -> Iterator[str]:
 def of_step(record: Record) -> Iterator[str]:
     rows = [row | {"name": f"{row['engine']}, {row['precision']}"} for row in record["engines"]]
     if "ceilings" in record:
-        yield f"\nCeilings of the card: {', '.join(f'{k} {v:,.1f}' for k, v in record['ceilings'].items())}."
+        matrix, copy = record["ceilings"]["matrix_tflops"], record["ceilings"]["copy_tb_per_s"]
+        yield f"\nCeilings of the card: {matrix:,.0f} TFLOP/s (a large matrix product), {copy:.1f} TB/s (a large copy)."
     shown = zip(speeds(rows, "name", rows[-1]), rows, strict=True)
-    headings = ("engine", "images/s", "times the last", "GB", "start, s", "of the matrix ceiling")
-    full = [[*r, number(row.get("start_seconds"), 1), _percent(row.get("of_matrix_ceiling"))] for r, row in shown]
+    reached = {"of the matrix ceiling": "of_matrix_ceiling", "of the copy ceiling": "of_copy_ceiling"}
+    reached = {heading: key for heading, key in reached.items() if any(key in row for row in rows)}
+    headings = ("engine", "images/s", "times the last", "GB", "start, s", *reached)
+    percents = ([_percent(row.get(key)) for key in reached.values()] for row in rows)
+    full = [[*r, number(row.get("start_seconds"), 1), *each] for (r, row), each in zip(shown, percents, strict=True)]
     yield from table(headings, full)
+    for row in rows:
+        if "note" in row:
+            yield f"{row['name']}: {row['note']}.\n"
+        if row["engine"].startswith("PIL") and not row.get("steady"):
+            yield UNSTEADY
+    if spreads := [row["spread"] for row in rows if "spread" in row]:
+        yield f"Five stretches each, which lie {_percent(max(spreads))} apart at most.\n"
+    if "of_copy_ceiling" in reached.values():
+        yield "Of the copy ceiling: what the convolutions must read and write at the least, each number once.\n"
 
 
 def of_loss(record: Record) -> Iterator[str]:
@@ -181,21 +250,38 @@ def of_embedding(record: Record) -> Iterator[str]:
 
 
 def of_ideas(record: Record) -> Iterator[str]:
-    whole = number(record["ideas"][0]["images_per_second"])
-    yield f"\nAll ideas together: {whole} images/s. One of them changed at a time:"
-    yield from table(("idea", "why", "images/s", "worth", ""), ideas(record["ideas"]))
+    rows, stem = record["ideas"], record["recipe"].get("stem", "")
+    whole = number(rows[0]["images_per_second"])
+    yield "\n" + prose(
+        f"All ideas together: {whole} images/s. One of them changed at a time. What is expected is arithmetic",
+        "(`benchmarks/reasons.py`), where there is any; for those that were measured it was written down afterwards.",
+    )
+    yield from table(("idea", "why", "expected", "images/s", "worth", ""), ideas(rows, stem))
+    missing = [name for name in ideas_of(stem) if not any(_idea(row["ideas"])[0] == name for row in rows[1:])]
+    if missing:
+        named = "; ".join(f"{name} ({expected_of(name)})" for name in missing)
+        yield prose(f"Not measured in this step yet: {named}.") + "\n"
+
+
+def ideas_of(stem: str) -> list[str]:
+    return [field.name.replace("_", " ") for field in fields(Ideas) if applies(field.name, stem)]
+
+
+def expected_of(idea: str) -> str:
+    return f"expected {found}" if (found := reason(idea).expected) else "nothing to compute"
 
 
 def of_linear(record: Record) -> Iterator[str]:
     rows = record["linear"]
     whole = rows[0]["hundred_epochs_seconds"]
-    yield f"\n100 epochs of linear evaluation on {rows[0]['pictures']:,} random pictures: {whole:.2f} s."
+    what = f"100 epochs of linear evaluation on {rows[0]['pictures']:,} random pictures: {whole:.2f} s"
+    yield "\n" + prose(f"{what}, without its start and the test pictures.")
     changed = []
     for row in rows[1:]:
         (name, off), seconds = _idea(row["linear"]), row["hundred_epochs_seconds"]
         worth = (whole / seconds if off else seconds / whole) - 1
         verdict = "off" if off else "kept"
-        changed.append([name, REASONS.get(name, ""), number(seconds, 2), f"{100 * worth:+.1f} %", verdict])
+        changed.append([name, reason(name).why, number(seconds, 2), f"{100 * worth:+.1f} %", verdict])
     if changed:
         yield from table(("idea", "why", "s if changed", "worth", ""), changed)
 
@@ -210,17 +296,42 @@ def of_sweep(field: str, record: Record) -> Iterator[str]:
     yield from table((field, "images/s", "times the first", "GB"), speeds(rows, field, rows[0]))
 
 
-def of_cpu(record: Record | None) -> Iterator[str]:
-    if record is not None and "ways" in record:
-        yield "\n## The demo's step on a CPU\n"
-        first = record["ways"][0]["images_per_second"]
-        rows = [[row["way"], number(row["images_per_second"]), f"{row['images_per_second'] / first:.2f}",
-                 number(row["start_seconds"], 1)] for row in record["ways"]]  # fmt: skip
-        where = f"{record['environment']['cpu']}, {record['environment']['cores']} cores"
-        yield f"{where}. The first row is the plainest way. `auto` is eager, and compiled (channels last) where all"
-        yield f"pictures of a run have {LONG:,.0f} pixels and more: what compiling takes, if no kernels are kept of an"
-        yield "earlier run, is then a fraction of what it saves."
-        yield from table(("way", "images/s", "times the first", "ready after, s"), rows)
+def of_cpu(folder: Path) -> Iterator[str]:
+    found = [on_cpu(folder, of_ways, "demo", "cifar10"), on_cpu(folder, of_profile, "demo")]
+    if any(found):
+        yield "\n## The demo's step on a CPU"
+    for record, text in filter(None, found):
+        made = record["environment"]
+        yield f"\n{made['cpu']}, {made['cores']} cores, torch {made['torch']}, commit {made.get('commit', '?')}."
+        yield from text
+
+
+def on_cpu(folder: Path, read: Read, *names: str) -> tuple[Record, list[str]] | None:
+    """Of the first recipe whose records have it: some measure the demo's step beside their own."""
+    each = (newest_with(folder, "bench", name, lambda record: list(read(record)), "cpu") for name in names)
+    return next(filter(None, each), None)
+
+
+def of_ways(record: Record) -> Iterator[str]:
+    first = record["ways"][0]["images_per_second"]
+    rows = [
+        [row["way"], number(row["images_per_second"]), f"{row['images_per_second'] / first:.2f}",
+         number(row["start_seconds"], 1)] for row in record["ways"]
+    ]  # fmt: skip
+    yield "\n" + prose(
+        "The first row is the plainest way. `auto` is eager, and compiled (channels last) where all pictures of a run",
+        f"have {LONG:,.0f} pixels and more: what compiling takes, if no kernels are kept of an earlier run, is then a",
+        "fraction of what it saves.",
+    )
+    yield from table(("way", "images/s", "times the first", "ready after, s"), rows)
+
+
+def of_profile(record: Record) -> Iterator[str]:
+    found = record["profile"]
+    what = f"{found['engine']}, {found['milliseconds']:.1f} ms for {found['batch']} pictures"
+    yield f"\nWhere the time of a step goes ({what}):"
+    rows = [[row["phase"], f"{row['milliseconds']:.1f}", _percent(row["share"])] for row in found["phases"]]
+    yield from table(("phase", "ms", "share"), rows)
 
 
 def _percent(share: float | None) -> str:
@@ -230,7 +341,7 @@ def _percent(share: float | None) -> str:
 def main() -> None:
     folder, out = (Path(*word) for word in ((sys.argv[1:2] or ["results"]), (sys.argv[2:3] or ["docs/PERFORMANCE.md"])))
     out.write_text(page(folder), encoding="utf-8")
-    print(out)
+    print(out, picture(folder, out.parent / "images" / PICTURE))
 
 
 if __name__ == "__main__":

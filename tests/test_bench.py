@@ -11,13 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ressl import cli
 from ressl.bench import cost as costs
-from ressl.bench import loader, suite
+from ressl.bench import loader, steps, suite
 from ressl.bench.linear import linear_speed
 from ressl.bench.loader import loader_speed
-from ressl.bench.parts import flops_per_image, loss_cost
+from ressl.bench.parts import Work, applies, loss_cost, work_of
 from ressl.bench.phases import step_phases
-from ressl.bench.steps import pictures, pil_loader, step_speed
-from ressl.bench.timing import seconds_per_call
+from ressl.bench.steps import pictures, pil_batches, pil_loader, reference_speed, step_speed
+from ressl.bench.timing import as_torch_comes, in_stock, timed
 from ressl.data.base import ArraySource
 from ressl.engine.step import TrainStep
 from ressl.errors import ResslError
@@ -25,6 +25,7 @@ from ressl.methods import ReSSL
 from ressl.nn import build_backbone
 from ressl.recipes import get_recipe
 from ressl.reproduce.schema import misfit
+from ressl.runs import build_method
 
 CPU = torch.device("cpu")
 
@@ -42,7 +43,9 @@ def test_the_clock_measures_a_known_pause(monkeypatch):
     def pause():
         clock.now += next(pauses)
 
-    assert seconds_per_call(pause, CPU, 0.2) == pytest.approx(0.01)
+    found = timed(pause, CPU, 0.2)
+    assert found.median == pytest.approx(0.01)
+    assert found.spread == pytest.approx(6.0)  # 70 ms against 10
     assert len(list(pauses)) == 100 - 2 * 4  # five stretches of four
 
 
@@ -54,6 +57,40 @@ def test_the_reference_makes_the_recipes_views():
     weak, strong = batches[0]
     assert abs(float(weak.mean())) < 5
     assert not torch.equal(weak, strong)
+
+
+def test_what_lies_in_stock_is_taken_before_the_clock_starts(monkeypatch):
+    """Else the first batches would seem to come from nowhere; and an epoch that ends starts its workers anew."""
+    made, count = [], 3
+
+    def loader(recipe, workers, pictures):
+        made.append(pictures)
+        return list(range(count))
+
+    monkeypatch.setattr(steps, "pil_loader", loader)
+    batches = pil_batches(tiny(), 2)
+    assert [next(batches) for _ in range(4)] == [in_stock(2) % count, 1, 2, 0]
+    assert made == [steps.STEPS * 16]  # one loader, over and over
+
+
+def test_the_reference_is_as_torch_comes_and_leaves_it_as_it_was():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with as_torch_comes():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert torch.backends.cudnn.benchmark
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    row = reference_speed(tiny(), CPU, 0, 0.01)
+    assert row["images_per_second"] > 0
+
+
+def test_an_idea_is_measured_where_there_is_something_to_change():
+    assert not applies("fused_pool", get_recipe("cifar10").stem)
+    assert applies("fused_pool", get_recipe("tiny-imagenet").stem)
+    assert applies("fused_norms", get_recipe("cifar10").stem)
 
 
 def test_a_step_is_measured_by_the_recipes_own_step():
@@ -72,8 +109,10 @@ def test_ratios_are_to_the_plain_way_and_files_hold_what_was_found(tmp_path):
     found = {"name": "x", "started": "2026-01-02T03:04:05Z", "environment": {"device": "cpu"}}
     found |= {"engines": rows, "sweeps": {"batch_size": sweep}}
     (_, _, engines), (_, _, swept) = suite.tables(found)
-    assert engines == [("graph, bf16", 30.0, 3.0, 1.5), ("PIL, fp32", 10.0, 1.0, None)]
-    assert [ratio for _, _, ratio, _ in swept] == [1.0, 2.0]
+    assert [(row.name, row.speed, row.ratio, row.memory) for row in engines] == [
+        *(("graph, bf16", 30.0, 3.0, 1.5), ("PIL, fp32", 10.0, 1.0, None))
+    ]
+    assert [row.ratio for row in swept] == [1.0, 2.0]
     assert json.loads(suite.write(found, tmp_path).read_text()) == found
 
 
@@ -95,7 +134,24 @@ def test_the_arithmetic_of_a_step_is_four_forwards():
     backbone = build_backbone("resnet18", "small").eval()
     with forward, torch.no_grad():
         backbone(torch.zeros(2, 3, 32, 32))
-    assert flops_per_image(recipe) == pytest.approx(4 * forward.get_total_flops() / 2, rel=0.05)
+    assert work_of(recipe).flops == pytest.approx(4 * forward.get_total_flops() / 2, rel=0.05)
+
+
+def test_what_convolutions_must_move_is_counted_layer_by_layer():
+    """What goes in and comes out: by the teacher, the student, to the gradient of its input and to that of its weight;
+    nobody asks for the gradient of a picture.
+    """
+    recipe = tiny()
+    backbone, seen = build_method(recipe).backbone, []
+    for part in backbone.modules():
+        if isinstance(part, torch.nn.Conv2d):
+            part.register_forward_hook(lambda part, x, y: seen.append((x[0].numel() + y.numel(), part.weight.numel())))
+    backbone(torch.zeros(2, 3, recipe.image_size, recipe.image_size))
+    work = work_of(recipe)
+    assert work.numbers == (4 * sum(moved for moved, _ in seen) - seen[0][0]) / 2
+    assert work.weights == 4 * sum(weights for _, weights in seen) - seen[0][1]
+    assert work.bytes_per_image(16, "bf16") == 2 * (work.numbers + work.weights / 16)
+    assert work.bytes_per_image(16, "fp32") == 2 * work.bytes_per_image(16, "bf16")
 
 
 def test_the_loss_is_measured_at_the_recipes_size():
@@ -110,19 +166,21 @@ def test_pieces_of_parts_are_measured_alone_and_kept_one_by_one(monkeypatch):
     def speed(recipe, *more):
         if (queue_size := recipe.options["queue_size"]) > 1024:
             raise KeyboardInterrupt
-        return {"batch": 64, "images_per_second": float(queue_size)}
+        return {"batch": 64, "images_per_second": float(queue_size), "precision": "fp32"}
 
-    monkeypatch.setattr(suite, "ceilings", lambda *a: {"matrix_tflops": 2.0})
-    monkeypatch.setattr(suite, "flops_per_image", lambda recipe: 1e9)
+    monkeypatch.setattr(suite, "ceilings", lambda *a: {"matrix_tflops": 2.0, "copy_tb_per_s": 0.5})
+    monkeypatch.setattr(suite, "work_of", lambda recipe: Work(1e9, 2e7, 64e6))
     monkeypatch.setattr(suite, "step_speed", speed)
     keep = lambda found: kept.append(json.loads(json.dumps(found)))
     with pytest.raises(KeyboardInterrupt):
         suite.bench(parts=("sweeps:queue_size", "ceilings", "engines:eager"), device=CPU, workers=0, keep=keep)
     assert {"ceilings", "engines", "sweeps"} & set(kept[0]) == {"ceilings"}
     assert kept[-1]["engines"] == [
-        {"batch": 64, "images_per_second": 1024.0, "tflops": 1.024, "of_matrix_ceiling": 0.512}
+        {"batch": 64, "images_per_second": 1024.0, "precision": "fp32", "tflops": 1.024, "of_matrix_ceiling": 0.512}
+        | {"tb_per_s": 0.086, "of_copy_ceiling": 0.172}  # 1,024 x 4 bytes x (2e7 + 64e6 / 64)
     ]
-    assert kept[-1]["sweeps"] == {"queue_size": [{"queue_size": 1024, "batch": 64, "images_per_second": 1024.0}]}
+    (row,) = kept[-1]["sweeps"]["queue_size"]
+    assert (row["queue_size"], row["images_per_second"]) == (1024, 1024.0)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +242,7 @@ def test_batches_that_lay_ready_are_not_measured(monkeypatch):
     """While a step is compiled the workers fill their queue; taken from there, any loader looks fast."""
     taken, clock = [], []
     monkeypatch.setattr(loader, "_batches", lambda made: iter(lambda: taken.append(1), 0))
-    monkeypatch.setattr(loader, "_each", lambda call, *more: clock.append(len(taken)) or 1.0)
+    monkeypatch.setattr(loader, "seconds_of_one", lambda call, *more: clock.append(len(taken)) or 1.0)
     recipe = tiny()
     loader._stream(recipe, pictures(64, 16), CPU, 3, 0.0)
     assert clock == [8]

@@ -98,13 +98,16 @@ def test_losses_equal_the_eager_ones_within_bf16(engine, eager, distance, tmp_pa
         assert far < 2
 
 
-@pytest.mark.parametrize("engine", ["eager", "launch", "graph"])
+@pytest.mark.parametrize("engine", ["eager", "compile", "launch", "graph"])
 def test_a_resumed_run_has_the_losses_of_an_undisturbed_one(engine, tmp_path):
     whole = train(tmp_path / "whole", engine)
     with pytest.raises(Interrupted):
         train(tmp_path / "cut", engine, stop=77)
     cut = train(tmp_path / "cut", engine, resume=True)
     difference = (losses(whole) - losses(cut)).abs().max().item()
+    if engine == "compile":  # whose kernels may add in another order when they are made again
+        assert difference < 2e-2
+        return
     assert difference == 0  # measured on an H200: the kernels add in a fixed order, so a resumed run is the same run
     a, b = whole.checkpoint().tensors, cut.checkpoint().tensors
     assert a.keys() == b.keys()

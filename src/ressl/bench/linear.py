@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ressl.bench.steps import pictures
-from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
+from ressl.bench.timing import count_memory_anew, peak_memory_gb, seconds_per_call, wait
 from ressl.data.views import View, Views
 from ressl.engine.compiling import compiled
 from ressl.engine.folding import fold
@@ -39,6 +39,7 @@ def linear_speed(
     total = protocol.epochs * (count // batch)
     ideas = ("all ideas", "without paired pixels", "without inside pixels", "without our kernel")
     for name in ideas if on_gpu else ideas[:1]:
+        count_memory_anew(device)
         ways = Ways(paired=on_gpu and name != "without paired pixels", inside=name != "without inside pixels")
         net = fold(backbone, torch.bfloat16 if on_gpu else torch.float32, ways)
         if net is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ressl.bench.steps import pictures, step_speed
-from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
+from ressl.bench.timing import in_stock, peak_memory_gb, seconds_of_one, seconds_per_call
 from ressl.data.base import FileSource, Source
 from ressl.data.batches import Batch
 from ressl.data.decode import Bitmap, BrokenImage, Picture
@@ -160,10 +160,10 @@ def _batches(loader: StreamingLoader) -> Iterator[Batch]:
 def _stream(recipe: Recipe, source: Source, device: torch.device, workers: int, seconds: float) -> float:
     loader = StreamingLoader(source, recipe.views, recipe.batch_size, device, recipe.seed, workers)
     batches = _batches(loader)
-    for _ in range(_ready(workers)):
+    for _ in range(in_stock(workers)):
         next(batches)
     try:
-        return recipe.batch_size / _each(lambda: next(batches), device, seconds)
+        return recipe.batch_size / seconds_of_one(lambda: next(batches), device, seconds)
     finally:
         loader.close()
 
@@ -179,28 +179,12 @@ def _fed(recipe: Recipe, source: Source, device: torch.device, workers: int, sec
     accelerate(step, "auto")
     step.begin_epoch(0)
     batches = _batches(loader)
-    for _ in range(_ready(workers)):
+    for _ in range(in_stock(workers)):
         held = next(batches)
         step.advance(held)
     try:
-        fed = _each(lambda: step.advance(next(batches)), device, seconds)
+        fed = seconds_of_one(lambda: step.advance(next(batches)), device, seconds)
     finally:
         loader.close()
     alone = seconds_per_call(lambda: step.advance(held), device, seconds)
     return recipe.batch_size / fed, max(0.0, 1 - alone / fed)
-
-
-def _ready(workers: int) -> int:
-    """Batches to take before the clock starts: two, and what the workers had lying there while the step was built."""
-    return 2 + 2 * workers
-
-
-def _each(call: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Seconds per call over one stretch: in short ones, what workers have lying there would hide what they need."""
-    wait(device)
-    start, count = time.perf_counter(), 0
-    while count == 0 or time.perf_counter() - start < seconds:
-        call()
-        count += 1
-    wait(device)
-    return (time.perf_counter() - start) / count

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ressl import losses
@@ -26,16 +27,50 @@ from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
 
-def flops_per_image(recipe: Recipe) -> float:
-    """Multiplications and additions of one training step for one picture, views, both networks and backward."""
+class Work(NamedTuple):
+    """What a training step cannot do without: views, both networks and backward."""
+
+    flops: float  # multiplications and additions for one picture
+    numbers: float  # that its convolutions read and write for one picture, each once
+    weights: float  # the same of their weights, for a whole step
+
+    def bytes_per_image(self, batch: int, precision: str) -> float:
+        return (self.numbers + self.weights / batch) * (2 if precision == "bf16" else 4)
+
+
+def work_of(recipe: Recipe) -> Work:
     few = recipe.replace(batch_size=2 * recipe.bn_groups)
     cpu = torch.device("cpu")
     loader = ResidentLoader(pictures(few.batch_size, few.image_size), few.batch_size, cpu, 0)
     step = build_step(few, build_method(few), loader, Settings(device="cpu", precision="fp32"), cpu)
     step.begin_epoch(0)
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter, _Traffic() as traffic:
         step.advance()
-    return counter.get_total_flops() / few.batch_size
+    return Work(counter.get_total_flops() / few.batch_size, traffic.numbers / few.batch_size, traffic.weights)
+
+
+class _Traffic(TorchDispatchMode):
+    """Counts what convolutions read and write, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers, self.weights = 0, 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        if operation is torch.ops.aten.convolution.default:
+            self.numbers += args[0].numel() + result.numel()
+            self.weights += args[1].numel()
+        elif operation is torch.ops.aten.convolution_backward.default:
+            gradient, pictures, weight = args[:3]
+            of_pictures, of_weight = result[:2]
+            if of_pictures is not None:
+                self.numbers += gradient.numel() + pictures.numel()
+                self.weights += weight.numel()
+            if of_weight is not None:
+                self.numbers += gradient.numel() + pictures.numel()
+                self.weights += weight.numel()
+        return result
 
 
 def loss_cost(recipe: Recipe, device: torch.device, step_ms: float, seconds: float) -> dict[str, Any]:
@@ -72,7 +107,7 @@ def ideas_worth(
     recipe: Recipe, device: torch.device, seconds: float, say: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """The graph engine as it is, and with each of its ideas changed: off, or on where it is off."""
-    for name in ("all", *(field.name for field in fields(Ideas))):
+    for name in ("all", *(field.name for field in fields(Ideas) if applies(field.name, recipe.stem))):
         on = name == "all" or getattr(ALL_IDEAS, name)
         ideas = ALL_IDEAS if name == "all" else replace(ALL_IDEAS, **{name: not on})
         # What the library has once tried it remembers, in this process.
@@ -85,6 +120,11 @@ def ideas_worth(
         row = step_speed(recipe, device, "graph", "bf16", seconds, ALL_IDEAS, change)
         say(f"{shown}: {row['images_per_second']:,.0f} images/s")
         yield {"ideas": shown, "dropped": True, **row}
+
+
+def applies(idea: str, stem: str) -> bool:
+    """Whether it changes anything: only some networks have a max-pool behind their first convolution."""
+    return idea != "fused_pool" or stem != "small"
 
 
 def _apart(*what: Any) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import gc
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,15 @@ from PIL import Image, ImageFilter
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ressl.bench.timing import peak_memory_gb, seconds_per_call, wait
+from ressl.bench.timing import (
+    as_torch_comes,
+    count_memory_anew,
+    in_stock,
+    peak_memory_gb,
+    seconds_of_one,
+    timed,
+    wait,
+)
 from ressl.data.base import ArraySource
 from ressl.data.loaders import ResidentLoader
 from ressl.data.views import View
@@ -29,6 +37,9 @@ from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
 BANK_BYTES = 10**9  # of pictures at most, for the sake of a bank
+FEW = 1024  # pictures that PIL gets, over and over
+STEPS = 1000  # of an epoch of PIL's
+STRETCH = 3  # times as long is measured what workers bring, which comes less evenly
 
 
 def pictures(count: int, side: int, seed: int = 0) -> ArraySource:
@@ -75,10 +86,7 @@ def step_speed(
     ``change`` may change the step before it first runs, and says how many steps it then makes at once.
     """
     torch._dynamo.reset()  # so that nothing holds the last step, whose memory is none of this one's
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    count_memory_anew(device)
     recipe, method, loader = on_random_pictures(recipe, device)
     data = peak_memory_gb(device)
     start = time.perf_counter()
@@ -90,7 +98,8 @@ def step_speed(
     step.advance()
     wait(device)
     start_up = time.perf_counter() - start
-    each = seconds_per_call(step.advance, device, seconds) / at_once
+    found = timed(step.advance, device, seconds)
+    each = found.median / at_once
     memory = {"step_memory_gb": _step_memory_gb(step)} if device.type == "cuda" else {}
     return {
         "engine": step.engine,
@@ -98,6 +107,7 @@ def step_speed(
         "batch": recipe.batch_size,
         "images_per_second": round(recipe.batch_size / each, 1),
         "milliseconds": round(1000 * each, 3),
+        "spread": round(found.spread, 4),
         "start_seconds": round(start_up, 2),
         "peak_memory_gb": peak_memory_gb(device),
         "data_memory_gb": data,
@@ -121,14 +131,15 @@ def _step_memory_gb(step: TrainStep) -> float:
 class _PilViews(Dataset[tuple[Tensor, Tensor]]):
     """Two views of a picture by PIL and torchvision, one sample at a time, as the usual training scripts make them."""
 
-    def __init__(self, images: np.ndarray, views: tuple[View, ...], mean: tuple[float, ...], std: tuple[float, ...]):
-        self.images, self.recipes = images, [_pil(view, mean, std) for view in views[:2]]
+    def __init__(self, images: np.ndarray, count: int, recipe: Recipe) -> None:
+        self.images, self.count = images, count
+        self.recipes = [_pil(view, recipe.mean, recipe.std) for view in recipe.views[:2]]
 
     def __len__(self) -> int:
-        return len(self.images)
+        return self.count
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        picture = Image.fromarray(self.images[index])
+        picture = Image.fromarray(self.images[index % len(self.images)])
         return self.recipes[0](picture), self.recipes[1](picture)
 
 
@@ -160,16 +171,23 @@ def _pil(view: View, mean: tuple[float, ...], std: tuple[float, ...]) -> Callabl
 
 
 def pil_loader(recipe: Recipe, workers: int, count: int) -> DataLoader[tuple[Tensor, Tensor]]:
-    images = pictures(count, recipe.image_size).images.permute(0, 2, 3, 1).contiguous().numpy()
-    dataset = _PilViews(images, recipe.views, recipe.mean, recipe.std)
+    """An epoch of ``count`` pictures, of which those behind the first repeat."""
+    images = pictures(min(count, FEW), recipe.image_size).images.permute(0, 2, 3, 1).contiguous().numpy()
     pin = torch.cuda.is_available()
+    dataset = _PilViews(images, count, recipe)
     return DataLoader(dataset, recipe.batch_size, shuffle=True, drop_last=True, num_workers=workers, pin_memory=pin)
+
+
+def pil_batches(recipe: Recipe, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of an epoch without an end, where workers would start anew, once what they had in stock is taken."""
+    batches = chain.from_iterable(repeat(pil_loader(recipe, workers, STEPS * recipe.batch_size)))
+    return islice(batches, in_stock(workers), None)
 
 
 def reference_speed(recipe: Recipe, device: torch.device, workers: int, seconds: float) -> dict[str, Any]:
     """The plain training script: PIL views in loader workers, float32, eager, two forwards, SGD."""
-    steps = 4 if device.type == "cpu" else 60
-    loader = pil_loader(recipe, workers, recipe.batch_size * steps)
+    count_memory_anew(device)
+    batches = pil_batches(recipe, workers)
     method = build_method(recipe).to(device).train()
     student = nn.Sequential(method.backbone, method.head)  # type: ignore[arg-type]
     teacher = copy.deepcopy(student).requires_grad_(False)
@@ -177,28 +195,24 @@ def reference_speed(recipe: Recipe, device: torch.device, workers: int, seconds:
     queue = F.normalize(torch.randn(options["queue_size"], options["output_dim"], device=device), dim=1)
     optimiser = torch.optim.SGD(student.parameters(), 0.06, momentum=0.9, weight_decay=5e-4)
 
-    def epoch() -> None:
+    def step() -> None:
         nonlocal queue
-        for weak, strong in loader:
-            with torch.no_grad():
-                for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
-                    t.lerp_(s, 0.01)
-                z1 = F.normalize(teacher(weak.to(device, non_blocking=True)), dim=1)
-            z2 = F.normalize(student(strong.to(device, non_blocking=True)), dim=1)
-            target = F.softmax(z1 @ queue.T / 0.04, 1)
-            loss = -(target * F.log_softmax(z2 @ queue.T / 0.1, 1)).sum(1).mean()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            queue = torch.cat([z1, queue])[: len(queue)]
+        weak, strong = next(batches)
+        with torch.no_grad():
+            for t, s in zip(teacher.parameters(), student.parameters(), strict=True):
+                t.lerp_(s, 0.01)
+            z1 = F.normalize(teacher(weak.to(device, non_blocking=True)), dim=1)
+        z2 = F.normalize(student(strong.to(device, non_blocking=True)), dim=1)
+        target = F.softmax(z1 @ queue.T / 0.04, 1)
+        loss = -(target * F.log_softmax(z2 @ queue.T / 0.1, 1)).sum(1).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        queue = torch.cat([z1, queue])[: len(queue)]
 
-    epoch()
-    wait(device)
-    start, epochs = time.perf_counter(), 0
-    while epochs == 0 or time.perf_counter() - start < seconds:
-        epoch()
-        epochs += 1
-    wait(device)
-    rate = epochs * steps * recipe.batch_size / (time.perf_counter() - start)
+    with as_torch_comes():
+        for _ in range(2):
+            step()
+        rate = recipe.batch_size / seconds_of_one(step, device, STRETCH * seconds)
     return {"engine": "PIL workers, eager", "precision": "fp32", "batch": recipe.batch_size, "workers": workers,
-            "images_per_second": round(rate, 1), "peak_memory_gb": peak_memory_gb(device)}  # fmt: skip
+            "images_per_second": round(rate, 1), "steady": True, "peak_memory_gb": peak_memory_gb(device)}  # fmt: skip

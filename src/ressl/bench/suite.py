@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ressl.bench.features import embed_speed
 from ressl.bench.linear import linear_speed
 from ressl.bench.loader import files_of, loader_speed
-from ressl.bench.parts import flops_per_image, ideas_worth, loss_cost
+from ressl.bench.parts import Work, ideas_worth, loss_cost, work_of
 from ressl.bench.phases import step_phases
 from ressl.bench.steps import reference_speed, step_speed
 from ressl.bench.timing import ceilings
@@ -100,15 +100,18 @@ def bench(
             found["ceilings"] = ceilings(device, spend)
             say("ceilings: " + ", ".join(f"{key} {value}" for key, value in found["ceilings"].items()))
         elif part == "engines":
-            found["gflops_per_image"] = round(flops_per_image(chosen) / 1e9, 3)
+            work = work_of(chosen)
+            found["gflops_per_image"] = round(work.flops / 1e9, 3)
             rows = _engines(chosen, device, workers, spend, say, pieces)
-            take((_fractions(row, found) for row in rows), found.setdefault("engines", []))
+            take((_fractions(row, work, found.get("ceilings")) for row in rows), found.setdefault("engines", []))
         elif part == "loss" and "queue_size" in chosen.options:
             fastest = max(found.get("engines") or [_step(chosen, device, spend)], key=itemgetter("images_per_second"))
             step_ms = 1000 * fastest["batch"] / fastest["images_per_second"]
             found["loss"] = loss_cost(chosen, device, step_ms, spend)
             share = 100 * found["loss"]["share_of_step"]
-            say(f"loss alone: {found['loss']['milliseconds']:.2f} ms, {share:.1f} % of a step")
+            memory = found["loss"]["peak_memory_gb"]
+            most = "" if memory is None else f", {memory:.3f} GB at its peak"
+            say(f"loss alone: {found['loss']['milliseconds']:.2f} ms, {share:.1f} % of a step{most}")
         elif part == "profile":
             found["profile"] = step_phases(chosen, device, spend)
             shares = (f"{row['phase']} {100 * row['share']:.0f} %" for row in found["profile"]["phases"])
@@ -118,7 +121,7 @@ def bench(
         elif part == "ways" and not on_gpu:
             take(cpu_ways(get_recipe("demo"), spend, say), found.setdefault("ways", []))
         elif part == "views":
-            found["views"] = views_speed(chosen, device, workers, spend)
+            found["views"] = views_speed(chosen, device, workers, spend, say)
         elif part == "loader":
             for row in loader_speed(chosen, device, workers, spend, data):
                 say(f"{_loader_name(row)}: {row['images_per_second']:,.0f} images/s")
@@ -140,16 +143,21 @@ def _step(recipe: Recipe, device: torch.device, seconds: float) -> dict[str, Any
     return step_speed(recipe, device, "auto", "bf16" if device.type == "cuda" else "fp32", seconds)
 
 
-def _fractions(row: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """``row``, and how much of the machine's measured matrix product it reaches."""
-    row["tflops"] = round(row["images_per_second"] * found["gflops_per_image"] / 1e3, 3)
-    if "ceilings" in found:
-        row["of_matrix_ceiling"] = round(row["tflops"] / found["ceilings"]["matrix_tflops"], 4)
+def _fractions(row: dict[str, Any], work: Work, ceilings: dict[str, float] | None) -> dict[str, Any]:
+    """``row``, and how much it reaches of the machine's measured matrix product, and of its copy at the least."""
+    speed = row["images_per_second"]
+    row["tflops"] = round(speed * work.flops / 1e12, 3)
+    row["tb_per_s"] = round(speed * work.bytes_per_image(row["batch"], row["precision"]) / 1e12, 4)
+    if ceilings is not None:
+        row["of_matrix_ceiling"] = round(row["tflops"] / ceilings["matrix_tflops"], 4)
+        row["of_copy_ceiling"] = round(row["tb_per_s"] / ceilings["copy_tb_per_s"], 4)
     return row
 
 
 def small(recipe: Recipe) -> Recipe:
-    """The same recipe at a size that a CPU gets through in seconds."""
+    """The same recipe at a size that a CPU gets through in seconds; the demo's has it."""
+    if recipe.name == "demo":
+        return recipe
     return recipe.replace(width=8, batch_size=64, bn_groups=4, queue_size=1024, hidden_dim=256, image_size=32)
 
 
@@ -186,12 +194,25 @@ def _sweep(
         yield {field: value, **row}
 
 
-Rows = list[tuple[str, float, float, float | None]]  # name, images/s, ratio to the last row, memory
+class Row(NamedTuple):
+    """A line of a table; what was not measured is None."""
+
+    name: str
+    speed: float  # images/s
+    ratio: float
+    memory: float | None = None  # GB: of the step once it runs, or at its peak
+    start: float | None = None  # seconds
+    matrix: float | None = None  # share of the machine's ceiling
+    copy: float | None = None
+    note: str | None = None
 
 
-def tables(found: dict[str, Any]) -> list[tuple[str, str, Rows]]:
+Table = tuple[str, str, list[Row]]
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
     """(title, what a row is, rows) of everything measured; the ratio is to the plain way, or to the sweep's first."""
-    made: list[tuple[str, str, Rows]] = []
+    made: list[Table] = []
     if "engines" in found:
         rows = found["engines"]
         name = lambda row: f"{row['engine']}, {row['precision']}"
@@ -222,11 +243,13 @@ def _loader_name(row: dict[str, Any]) -> str:
     return f"{row['loader']}{idle}"
 
 
-def _rows(rows: list[dict[str, Any]], name: Callable[[dict[str, Any]], Any], base: dict[str, Any]) -> Rows:
-    speed = base["images_per_second"]
-    return [
-        (str(name(r)), r["images_per_second"], r["images_per_second"] / speed, r.get("peak_memory_gb")) for r in rows
-    ]
+def _rows(rows: list[dict[str, Any]], name: Callable[[dict[str, Any]], Any], base: dict[str, Any]) -> list[Row]:
+    def row(r: dict[str, Any]) -> Row:
+        speed, memory = r["images_per_second"], r.get("step_memory_gb", r.get("peak_memory_gb"))
+        more = (r.get(key) for key in ("start_seconds", "of_matrix_ceiling", "of_copy_ceiling", "note"))
+        return Row(str(name(r)), speed, speed / base["images_per_second"], memory, *more)
+
+    return [row(r) for r in rows]
 
 
 def write(found: dict[str, Any], folder: str | Path) -> Path:

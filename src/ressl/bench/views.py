@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ressl.bench.steps import pictures, pil_loader
-from ressl.bench.timing import seconds_per_call
+from ressl.bench.steps import STRETCH, pictures, pil_batches
+from ressl.bench.timing import seconds_of_one, seconds_per_call
 from ressl.data.views import View, Views
 from ressl.engine.compiling import compiled
 from ressl.recipes.recipe import Recipe
 
 
-def views_speed(recipe: Recipe, device: torch.device, workers: int, seconds: float) -> list[dict[str, Any]]:
+def views_speed(
+    recipe: Recipe, device: torch.device, workers: int, seconds: float, say: Callable[[str], None] = lambda text: None
+) -> list[dict[str, Any]]:
     """Images per second for both views of a recipe; one picture counts once, whatever its number of views."""
     B = recipe.batch_size
     images = pictures(B, recipe.image_size).images.to(device)
@@ -28,9 +30,11 @@ def views_speed(recipe: Recipe, device: torch.device, workers: int, seconds: flo
         measured.append(_row("ressl, compiled", B, seconds_per_call(fast, device, seconds)))
     measured.append(_row("torchvision v2, per sample", B, _v2(recipe, images, device, seconds)))
     kornia = _kornia(recipe, images, device, seconds)
-    if kornia is not None:
+    if kornia is None:
+        say("views by kornia are not measured: it is not installed (pip install kornia)")
+    else:
         measured.append(_row("kornia", B, kornia))
-    measured.append(_pil(recipe, workers, device))
+    measured.append(_pil(recipe, workers, device, seconds))
     return measured
 
 
@@ -38,15 +42,10 @@ def _row(name: str, batch: int, each: float) -> dict[str, Any]:
     return {"views": name, "batch": batch, "images_per_second": round(batch / each, 1)}
 
 
-def _pil(recipe: Recipe, workers: int, device: torch.device) -> dict[str, Any]:
-    batches = 4 if device.type == "cpu" else 40
-    loader = pil_loader(recipe, workers, recipe.batch_size * batches)
-    for _ in loader:  # workers start, pages warm
-        pass
-    start = time.perf_counter()
-    for _ in loader:
-        pass
-    each = (time.perf_counter() - start) / batches
+def _pil(recipe: Recipe, workers: int, device: torch.device, seconds: float) -> dict[str, Any]:
+    batches = pil_batches(recipe, workers)
+    next(batches)
+    each = seconds_of_one(lambda: next(batches), device, STRETCH * seconds)
     return _row(f"PIL, {workers} workers", recipe.batch_size, each)
 
 

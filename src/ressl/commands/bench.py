@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from typing import Any
 
 from rich.table import Table
@@ -57,19 +58,37 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
             keep=lambda found: suite.write(found, options.into),
         )
     for title, label, rows in suite.tables(found):
-        table = Table(title=title, title_justify="left")
-        table.add_column(label)
-        for heading in ("images/s", "ratio", "memory GB"):
-            table.add_column(heading, justify="right")
-        for name, speed, ratio, memory in rows:
-            table.add_row(name, f"{speed:,.0f}", f"{ratio:.2f}x", "" if memory is None else f"{memory:.2f}")
-        show(table)
+        show(_table(title, label, rows))
     path = suite.write(found, options.into)
     from ressl.report.figures import bars  # here: a plot that cannot be drawn loses no figures
 
     drawn = bars(suite.tables(found), path.with_suffix(".png"), f"ressl bench {options.recipe}")
     print(f"written to {path} and {drawn}")
     return 0
+
+
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "speed": ("images/s", "{:,.0f}".format),
+    "ratio": ("ratio", "{:.2f}x".format),
+    "memory": ("memory GB", "{:.2f}".format),
+    "start": ("ready after s", "{:.1f}".format),
+    "matrix": ("of matrix", "{:.1%}".format),
+    "copy": ("of copy", "{:.1%}".format),
+    "note": ("", str),
+}
+
+
+def _table(title: str, label: str, rows: list[suite.Row]) -> Table:
+    """With the columns in which there is something."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(label)
+    names = [name for name in COLUMNS if any(getattr(row, name) is not None for row in rows)]
+    for name in names:
+        table.add_column(COLUMNS[name][0], justify="left" if name == "note" else "right")
+    for row in rows:
+        values = [(COLUMNS[name][1], getattr(row, name)) for name in names]
+        table.add_row(row.name, *("" if value is None else shown(value) for shown, value in values))
+    return table
 
 
 def _note(text: str) -> None:

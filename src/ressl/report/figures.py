@@ -60,7 +60,7 @@ def curves(rows: Sequence[dict[str, Any]], path: Path, title: str, queue_size: i
     return path
 
 
-def bars(tables: Sequence[tuple[str, str, Sequence[tuple[str, float, Any, Any]]]], path: Path, title: str) -> Path:
+def bars(tables: Sequence[tuple[str, str, Sequence[Any]]], path: Path, title: str) -> Path:
     """One panel of horizontal bars per table of (name, images/s, ...)."""
     panels = max(len(tables), 1)
     height = 0.9 + sum(0.55 + 0.28 * len(rows) for _, _, rows in tables)

@@ -64,6 +64,10 @@ class Step(Speed):
     engine: str
     precision: str
     batch: int
+    spread: NotRequired[float]  # of the stretches that were timed, as a share of their median
+    steady: NotRequired[bool]  # workers were not started anew in between; of earlier ones: they were
+    of_matrix_ceiling: NotRequired[float]
+    of_copy_ceiling: NotRequired[float]  # of the least that convolutions must read and write
 
 
 class View(Speed):
@@ -190,6 +194,9 @@ class PaperCost(TypedDict):
 
 class CostRow(Step):
     name: str
+    method: NotRequired[str]
+    step_memory_gb: NotRequired[float]  # once it runs, data included
+    data_memory_gb: NotRequired[float | None]
     hours_per_epoch: float
     paper: PaperCost
 
