@@ -1,5 +1,6 @@
 """The benchmark measures what it says; how fast this machine is, is not tested."""
 
+import contextlib
 import json
 import tarfile
 import time
@@ -181,6 +182,24 @@ def test_pieces_of_parts_are_measured_alone_and_kept_one_by_one(monkeypatch):
     ]
     (row,) = kept[-1]["sweeps"]["queue_size"]
     assert (row["queue_size"], row["images_per_second"]) == (1024, 1024.0)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_benchmark_that_is_stopped_has_a_plot_of_what_it_has(rows, tmp_path, monkeypatch):
+    left = [{"engine": "eager", "precision": "fp32", "batch": 64, "images_per_second": 9.0}] * rows
+
+    def speed(*args):
+        if not left:
+            raise KeyboardInterrupt
+        return left.pop()
+
+    monkeypatch.setattr(suite, "step_speed", speed)
+    words = ["bench", "--parts", "engines:eager", "engines:compile", "--device", "cpu", "--into", str(tmp_path)]
+    with contextlib.suppress(KeyboardInterrupt):
+        cli.main(words)
+    found = [*tmp_path.glob("*.json")]
+    assert len(found) == len([*tmp_path.glob("*.png")]) == rows
+    assert all(len(json.loads(path.read_text())["engines"]) == 1 for path in found)
 
 
 @pytest.mark.parametrize(

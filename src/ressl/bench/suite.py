@@ -253,9 +253,13 @@ def _rows(rows: list[dict[str, Any]], name: Callable[[dict[str, Any]], Any], bas
 
 
 def write(found: dict[str, Any], folder: str | Path) -> Path:
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    when = found["started"].replace(":", "").replace("-", "")
-    path = folder / f"{found.get('kind', 'bench')}-{found['name']}-{found['environment']['device']}-{when}.json"
+    path = place_of(found, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
     return path
+
+
+def place_of(found: dict[str, Any], folder: str | Path) -> Path:
+    when = found["started"].replace(":", "").replace("-", "")
+    name = f"{found.get('kind', 'bench')}-{found['name']}-{found['environment']['device']}-{when}.json"
+    return Path(folder) / name

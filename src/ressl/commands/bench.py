@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -45,26 +47,40 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: Namespace, changes: dict[str, Any]) -> int:
     workers = default_workers() if options.workers is None else natural("--workers", options.workers)
     seconds = None if options.seconds is None else above_zero("--seconds", options.seconds)
-    place = device_of(options.device)
-    with on_device(place):
-        found = suite.bench(
-            options.recipe,
-            parts=options.parts,
-            device=place,
-            workers=workers,
-            seconds=seconds,
-            data=options.data,
-            say=_note,
-            keep=lambda found: suite.write(found, options.into),
-        )
+    place, found = device_of(options.device), dict[str, Any]()
+
+    def keep(more: dict[str, Any]) -> None:
+        found.update(more)
+        suite.write(found, options.into)
+
+    try:
+        with on_device(place):
+            suite.bench(
+                options.recipe,
+                parts=options.parts,
+                device=place,
+                workers=workers,
+                seconds=seconds,
+                data=options.data,
+                say=_note,
+                keep=keep,
+            )
+    except BaseException:
+        with contextlib.suppress(Exception):  # what stopped it is what should be told
+            if suite.tables(found):
+                _draw(found, options)
+        raise
     for title, label, rows in suite.tables(found):
         show(_table(title, label, rows))
-    path = suite.write(found, options.into)
+    print(f"written to {suite.write(found, options.into)} and {_draw(found, options)}")
+    return 0
+
+
+def _draw(found: dict[str, Any], options: Namespace) -> Path:
     from ressl.report.figures import bars  # here: a plot that cannot be drawn loses no figures
 
-    drawn = bars(suite.tables(found), path.with_suffix(".png"), f"ressl bench {options.recipe}")
-    print(f"written to {path} and {drawn}")
-    return 0
+    path = suite.place_of(found, options.into).with_suffix(".png")
+    return bars(suite.tables(found), path, f"ressl bench {options.recipe}")
 
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
