@@ -38,7 +38,7 @@ def tables(data: Path, into: Path, runs: Path) -> list[Step]:
     short = ["--quick", "--only"]
     wanted = {
         "table1-ressl": ["table1", "--only", "ReSSL, Tiny ImageNet"],
-        "table1-cifar100": ["table1", "--only", "ReSSL, CIFAR-100", "--seeds", "0", "1"],
+        "table1-cifar100": ["table1", "--only", "ReSSL, CIFAR-100", "--seeds", "0", "1", "2"],
         "table1-cifar10": ["table1", "table3", "--only", "cifar-10"],
         "temperatures": ["table2", *short, "cifar-10, tau_s 0.1"],
         "collapse": ["table-temperature", *short, "cifar-10"],

@@ -31,7 +31,8 @@ def shrunk() -> Callable[..., Any]:
         def small(cell: Any) -> Any:
             method = cell.changes.get("method", get_recipe(cell.recipe).method)
             options = {key: value for key, value in OPTIONS.items() if key in method_options(method)}
-            return replace(cell, changes={**cell.changes, **SMALL, **options, **changes})
+            untrained = {"epochs": 0} if cell.changes.get("epochs") == 0 else {}
+            return replace(cell, changes={**cell.changes, **SMALL, **options, **changes, **untrained})
 
         return replace(table, cells=tuple(map(small, table.cells)))
 

@@ -129,6 +129,18 @@ def test_lowshot_measures_one_run_by_four_numbers(tmp_path, words, lowshot, caps
     assert "1 of them in the ledger, 0 to make" in capsys.readouterr().out
 
 
+def test_random_weights_are_measured_without_training(tmp_path, words, lowshot, capsys) -> None:
+    assert cli.main(["reproduce", "table9", "--only", "Random", "--quick", *words]) == 0
+    (record,) = records(tmp_path / "led")
+    assert (record["steps"], record["recipe"]["epochs"]) == (0, 0)
+    (rows,) = [found["by_shots"] for found in record["evaluations"].values()]
+    assert [row["shots"] for row in rows] == [16, 32, 64, None]
+    shown = capsys.readouterr().out
+    assert "Random, imagenet-r50, seed 0: ?" in shown  # there are no epochs to tell its time by
+    assert f"{rows[-1]['mean']:.2f} (n 1" in shown
+    assert "| Random | all labels | 12.42 |" in page(Ledger(tmp_path / "led"))
+
+
 def test_lowshot_of_a_run_on_any_labelled_folder_is_accuracy(tmp_path, words, lowshot, data, make_folder, capsys):
     job = jobs(TABLES["lowshot"], only="MoCo v2")[0]
     place = running.Place(str(data), str(tmp_path / "runs"), str(tmp_path / "led"), "cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from ressl.reproduce.grid import Ledger, jobs
 from ressl.reproduce.page import page
 from ressl.reproduce.pictures import compared, pictures
 from ressl.reproduce.tables import TABLES
+from ressl.reproduce.times import estimate
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,7 +133,7 @@ def test_runs_on_folders_stand_by_name_and_size_the_untrained_backbone_among_the
     assert "birds" not in section
     job = jobs(TABLES["table1"], only="ReSSL, CIFAR-10")[0]
     untrained = write(tmp_path / "none", record(get_recipe("cifar10").replace(epochs=0), 40.0))
-    assert untrained.seconds(job) is None  # no epochs say nothing of how long one takes
+    assert estimate(untrained, job.recipe) is None  # no epochs say nothing of how long one takes
 
 
 def test_transfers_stand_by_both_data_sets(tmp_path: Path) -> None:
@@ -233,10 +235,29 @@ def test_rows_of_the_cost_table_that_were_measured_apart_are_marked(tmp_path: Pa
     both = cost("imagenet", {"MoCo v2": 500.0, "ReSSL": 400.0})
     later = cost("imagenet", {"ReSSL (5 crops)": 100.0}, started="2026-01-02T00:00:00Z")
     text = page(write(tmp_path, both, later)).split("## Table 8")[1].split("## ")[0]
-    assert "| ReSSL |  | 0.003 | 400 | 1.0 |" in text
-    assert "| ReSSL (5 crops) \\* |  | 0.010 | 100 | 1.0 |" in text
+    assert "| ReSSL |  | 0.003 | 400 | 1.0 |  |" in text
+    assert "| ReSSL (5 crops) \\* |  | 0.010 | 100 | 1.0 |  |" in text
     assert "\\* Measured at another time: some GPU, graph engine, bf16, batch 256, torch 2.11, commit abc." in text
     assert "\\*" not in page(write(tmp_path / "alone", both)).split("## Table 8")[1].split("## ")[0]
+
+
+def test_memory_is_that_of_the_step_once_it_runs_beside_the_papers(tmp_path: Path, monkeypatch) -> None:
+    """As docs/SCALING.md has it of the same record."""
+    found = cost("imagenet", {"MoCo v2": 500.0, "ReSSL": 400.0})
+    found["rows"][0] |= {"step_memory_gb": 14.946, "data_memory_gb": 0.155, "peak_memory_gb": 13.9}
+    found["rows"][0]["paper"] = {"hours_per_epoch": 2.25, "memory_gb": 40}
+    text = page(write(tmp_path / "some", found)).split("## Table 8")[1].split("\n## ")[0]
+    assert "| images/s | memory GB | paper, GB on all GPUs |" in text
+    assert "| MoCo v2 | 2.25 | 0.002 | 500 | 14.9 | 40 |" in text
+    assert "| ReSSL |  | 0.003 | 400 | 1.0 |  |" in text
+    assert "random pictures of the\nmeasurement (0.2 GB) included." in text
+    assert "Where that was not recorded, it is the most that was allocated." in text
+    found["rows"][1] |= {"step_memory_gb": 15.0, "data_memory_gb": 0.2}
+    text = page(write(tmp_path / "all", found | {"name": "cifar10"}))
+    assert "| ReSSL | 400 | 1.25 | 1.04 | 15.00 |" in text
+    assert "Where that was not recorded" not in text
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    assert importlib.import_module("scaling").of_step(found["rows"][0]) == "500 images/s, 14.9 GB"
 
 
 def test_of_four_crops_beside_simclr_the_page_says_what_is_arithmetic(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from invented import record, write
 
 from ressl.recipes import Recipe, get_recipe
-from ressl.reproduce.grid import Job, Ledger, jobs
+from ressl.reproduce.grid import Ledger, jobs
 from ressl.reproduce.tables import TABLES
 from ressl.reproduce.times import estimate
 
@@ -91,15 +91,15 @@ def test_the_ledgers_own_runs_tell_what_twenty_epochs_take() -> None:
     """By its 62,300 images/s the training alone is 16 s, and its evaluation was never done in less than 11."""
     ledger = Ledger(Path(__file__).parents[2] / "results")
     short = jobs(TABLES["table1"], epochs=20, only="ReSSL | CIFAR-10")[0]
-    seconds = ledger.seconds(short)
+    seconds = estimate(ledger, short.recipe)
     assert seconds is not None
     assert 16.0 + 11.0 < seconds < 120.0
     whole = jobs(TABLES["table1"], only="ReSSL | CIFAR-10")[0]
-    (longer,) = [found for found in [ledger.seconds(Job(whole.cell, whole.recipe))] if found is not None]
+    (longer,) = [found for found in [estimate(ledger, whole.recipe)] if found is not None]
     alone = [r["seconds"] for r in ledger.records[whole.key] if r.get("jobs", 1) == 1]
     assert min(alone) < longer < 1.5 * max(alone)
 
 
 def test_a_ledger_without_such_runs_knows_nothing(tmp_path: Path) -> None:
     job = jobs(TABLES["table3"])[0]
-    assert write(tmp_path).seconds(job) is None
+    assert estimate(write(tmp_path), job.recipe) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from collections.abc import Callable
@@ -212,6 +213,17 @@ def test_a_figure_whose_runs_had_no_time_is_not_drawn(tmp_path, monkeypatch, cap
 
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_a_session_on_a_gpu_makes_three_seeds_of_cifar100(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.chdir(tmp_path)
+    steps = importlib.import_module("everything").tables(tmp_path / "data", tmp_path / "led", tmp_path / "runs")
+    (words,) = [step.words for step in steps if step.name == "table1-cifar100"]
+    assert cli.main([*words[3:], "--dry-run"]) == 0
+    assert "3 runs, 0 of them in the ledger" in capsys.readouterr().out
+
+
 DOCUMENTED = sorted(
     {
         words.split("#")[0].strip()

@@ -59,7 +59,7 @@ def show_cost(found: dict[str, Any]) -> None:
     for heading in headings + (["paper, V100 hours", "paper, GB on all GPUs"] if paper else []):
         table.add_column(heading, justify="right")
     for row in found["rows"]:
-        cells = [row["peak_memory_gb"], row["hours_per_epoch"]]
+        cells = [row.get("step_memory_gb", row["peak_memory_gb"]), row["hours_per_epoch"]]
         cells += [row["paper"]["hours_per_epoch"], row["paper"]["memory_gb"]] if paper else []
         shown = ["" if cell is None else f"{cell:,.2f}" if cell >= 0.1 else f"{cell:.4f}" for cell in cells]
         table.add_row(row["name"], f"{row['images_per_second']:,.0f}", *shown)

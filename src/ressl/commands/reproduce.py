@@ -21,9 +21,10 @@ from ressl.environment import environment
 from ressl.errors import ResslError, unknown
 from ressl.recipes.typed import convert
 from ressl.reproduce.figures import FIGURES, Figure
-from ressl.reproduce.grid import Job, Ledger, each_once, jobs, jobs_of_runs, read, summaries
+from ressl.reproduce.grid import Job, Ledger, each_once, elsewhere, jobs, jobs_of_runs, read, summaries
+from ressl.reproduce.plans import Times, plan
 from ressl.reproduce.running import Place, Quiet, in_time, make_all
-from ressl.reproduce.tables import TABLES, Table
+from ressl.reproduce.tables import ALIASES, TABLES, Table
 from ressl.runs import Run
 
 COST = "Table 8: the cost of an ImageNet epoch"
@@ -44,6 +45,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.epilog = (
         "tables and figures:\n"
         + "\n".join(f"  {name:20} {title}" for name, title in titles().items())
+        + "\n\nby the paper's numbers:\n"
+        + "\n".join(f"  {', '.join(_numbers(name)):24} {name}" for name in dict.fromkeys(ALIASES.values()))
         + "\n\nexamples:\n"
         + "  ressl reproduce table1 --only cifar-10 --seeds 0 1 2\n"
         + "  ressl reproduce table2 --quick --only 'cifar-10, tau_s 0.1'\n"
@@ -52,13 +55,13 @@ def add_options(parser: ArgumentParser) -> None:
         + "  ressl reproduce lowshot --from runs/r50 --on photos/\n"
         + "  ressl reproduce figure-neighbours --only cifar-10"
     )
-    parser.add_argument("what", nargs="+", help=", ".join(titles()))
+    parser.add_argument("what", nargs="+", help=f"{', '.join(titles())}; or by the paper's number, as table9")
     parser.add_argument("--data", metavar="FOLDER", help="with a folder per data set (default: $RESSL_DATA or data)")
     parser.add_argument("--seeds", nargs="+", metavar="N", help="default: 0")
     parser.add_argument("--epochs", metavar="N", help="other than the paper's; marks the result as such")
     parser.add_argument("--only", metavar="WORDS", help="only cells with these words in row or column")
     parser.add_argument("--quick", action="store_true", help="few epochs: for the trend, not for the number")
-    parser.add_argument("--minutes", metavar="N", help="begin no run that by the ledger would not be done by then")
+    parser.add_argument("--minutes", metavar="N", help="begin no run that, as far as is known, would take longer")
     parser.add_argument("--jobs", default="1", metavar="N", help="runs at once (default: 1)")
     parser.add_argument(
         "--from", nargs="+", default=[], metavar="RUN", dest="given", help="lowshot and figures: of these runs instead"
@@ -71,10 +74,15 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show what it takes and how long, and stop")
 
 
+def _numbers(name: str) -> list[str]:
+    return [alias for alias, of in ALIASES.items() if of == name]
+
+
 def run(options: Namespace, changes: dict[str, Any]) -> int:
     for what in options.what:
-        if what not in titles():
-            raise unknown("table or figure", what, titles())
+        if what not in (*titles(), *ALIASES):
+            raise unknown("table or figure", what, (*titles(), *ALIASES))
+    options.what = [*dict.fromkeys(ALIASES.get(what, what) for what in options.what)]
     for what in options.what:
         _check(options, what)
     device_of(options.device)  # one that is not there is better known now than from every run
@@ -83,9 +91,9 @@ def run(options: Namespace, changes: dict[str, Any]) -> int:
     if options.out and len([what for what in options.what if what in FIGURES]) > 1:
         raise ResslError("--out is one picture's; make one figure at a time, or leave it out")
     try:
-        tables = [TABLES[what] for what in dict.fromkeys(options.what) if what in TABLES]
+        tables = [TABLES[what] for what in options.what if what in TABLES]
         failed = _tables(options, tables) if tables else None
-        for what in dict.fromkeys(options.what):
+        for what in options.what:
             if what == "cost":
                 _cost(options)
             elif what in FIGURES:
@@ -121,12 +129,17 @@ def _check(options: Namespace, what: str) -> None:
 def _planned(options: Namespace, table: Table | Figure, only: str) -> list[Job]:
     if options.given:
         return jobs_of_runs(options.given, table.cells if isinstance(table, Table) else table.cells[:1])
-    seeds = [convert(int, seed, "--seeds") for seed in options.seeds or ["0"]]
+    seeds = [convert(int, seed, "--seeds") for words in options.seeds or ["0"] for seed in _apart(words)]
     epochs = None if options.epochs is None else positive("--epochs", options.epochs)
     planned = jobs(table, seeds=seeds, epochs=epochs, quick=options.quick, only=only)
     for job in planned:
         job.recipe.check()
     return planned
+
+
+def _apart(words: str) -> list[str]:
+    """With commas or with spaces: 0,1,2 is three seeds."""
+    return [word for word in words.split(",") if word] or [words]
 
 
 def _tables(options: Namespace, tables: Sequence[Table]) -> ResslError | None:
@@ -152,7 +165,12 @@ def _tables(options: Namespace, tables: Sequence[Table]) -> ResslError | None:
             if summary is not None and cell.paper is not None and (cell.row, cell.column) in fair:
                 apart = f"{summary.last - cell.paper:+.2f}"
             shown.add_row(cell.row, cell.column, paper, ours, apart)
+        left = elsewhere(table, options.only or "")
+        for one in left:
+            shown.add_row(one.row, one.column, f"{one.paper:.2f}", "not made by this command", "")
         show(shown)
+        for one in left:
+            print(f"{one.row}: {one.how}")
     return failed
 
 
@@ -202,12 +220,13 @@ def _make(
     if todo:  # what the ledger has can be shown from anywhere
         writable_folder("--into", options.into)
         writable_folder("--runs", options.runs)
-    print(_plan(each_once(planned), todo, ledger, there, place.jobs), flush=True)
+    times = Times(ledger)
+    print(plan(each_once(planned), todo, times, there, place.jobs), flush=True)
     if not todo or options.dry_run:
         return None
     for job in todo:
         place.check(job)  # what is missing is said before hours have passed
-    takes = lambda job: place.jobs * (ledger.seconds(job) or 0.0)  # so many share the machine
+    takes = lambda job: place.jobs * (time.seconds if (time := times.of(job)) else 0.0)  # so many share the machine
     fitting = todo if minutes is None else in_time(todo, 60 * minutes, takes)
     failed, number = dict[str, ResslError](), 0
     with console.display() as shown:
@@ -237,33 +256,13 @@ def _announced(todo: Iterable[Job], say: Quiet) -> Iterator[Job]:
         yield job
 
 
-def _plan(planned: Sequence[Job], todo: Sequence[Job], ledger: Ledger, there: str, at_once: int) -> str:
-    runs = "1 run" if len(planned) == 1 else f"{len(planned)} runs"
-    lines = [f"{runs}, {len(planned) - len(todo)} of them {there}, {len(todo)} to make"]
-    known = [(job, ledger.seconds(job)) for job in todo]
-    lines += [f"  {job.name}: " + ("?" if s is None else _about(s)) for job, s in known]
-    times = [seconds for _, seconds in known if seconds is not None]
-    if times:
-        together = f" one after the other; {at_once} at once share it and take less" if at_once > 1 else ""
-        lines.append(f"{_about(sum(times))} by the ledger's own runs on a GPU{together}")
-    if len(times) < len(todo):
-        lines.append(f"{len(todo) - len(times)} whose time is not known yet: the ledger has no such run on a GPU")
-    return "\n".join(lines)
-
-
-def _about(seconds: float) -> str:
-    return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {max(seconds, 1):.0f} s"
-
-
 def _cost(options: Namespace) -> None:
     """The paper's cost table; measured as one, because ratios are only good within one run."""
     device, ledger = device_of(options.device), Ledger(options.into)
     gpu, seconds = environment(device).get("gpu"), 0.4 if options.quick else 2.0
     found = ledger.cost(PAPER, gpu, seconds) if gpu else None
-    before = ledger.cost(PAPER)
-    about = _about(before["took"]) if before and "took" in before else "?"
     rows = len(rows_of(PAPER))
-    state = f"{rows} rows, to measure on this machine: {about}"
+    state = f"{rows} rows, to measure on this machine: {Times(ledger).cost(PAPER)}"
     if found:
         state = f"{len(found['rows'])} of {rows} rows in the ledger ('ressl cost' measures anew, --only one row)"
     else:

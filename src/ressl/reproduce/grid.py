@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ressl.data.sources import DATA_SETS, label_of, parse_data
 from ressl.errors import ResslError
@@ -19,10 +19,10 @@ from ressl.recipes import Recipe, get_recipe
 from ressl.reproduce.figures import Figure
 from ressl.reproduce.ledger import identity
 from ressl.reproduce.schema import read_record
-from ressl.reproduce.tables import Cell, Table
-from ressl.reproduce.times import estimate
+from ressl.reproduce.tables import Cell, Elsewhere, Table
 from ressl.runs import Run
 
+Named = TypeVar("Named", Cell, Elsewhere)
 LINEAR = "linear"
 QUICK_LINEAR = 20  # epochs of a quick run's linear evaluation
 
@@ -77,10 +77,25 @@ def _plain(words: str) -> str:
     return re.sub(r"(?<![\w.])\d*\.\d+(?![\w.])", number, words.lower())
 
 
-def _says(cell: Cell, words: str) -> bool:
-    """Whether ``words`` stand in a cell's name as whole words and numbers: CIFAR-10 is not CIFAR-100, nor 1 a 0.1."""
+def _says(name: str, words: str) -> bool:
+    """Whether ``words`` stand in a name as whole words and numbers: CIFAR-10 is not CIFAR-100, nor 1 a 0.1."""
     found = re.compile(rf"(?<!\w)(?<!\d\.){re.escape(_plain(words))}(?!\w|\.\d)")
-    return found.search(_plain(f"{cell.row} | {cell.column} | {cell.recipe}")) is not None
+    return found.search(_plain(name)) is not None
+
+
+def _chosen(cells: Sequence[Named], only: str) -> list[Named]:
+    """Those of this name, else those that ``only`` stands in, else those that have each of its words."""
+    found = [c for c in cells if _plain(f"{c.row}, {c.column}") == _plain(only)]
+    name = lambda c: " | ".join((c.row, c.column, *([c.recipe] if isinstance(c, Cell) else [])))
+    found = found or [c for c in cells if _says(name(c), only)]
+    if not found and (words := only.replace(",", " ").split()):  # a word of the row and one of the column
+        found = [c for c in cells if all(_says(name(c), word) for word in words)]
+    return found
+
+
+def elsewhere(table: Table | Figure, only: str = "") -> list[Elsewhere]:
+    """The paper's numbers in a table that no run of it makes, of what ``only`` chooses."""
+    return _chosen(table.elsewhere, only) if isinstance(table, Table) else []
 
 
 def jobs(
@@ -92,10 +107,9 @@ def jobs(
     only: str = "",
 ) -> list[Job]:
     """All runs of a table; ``only`` keeps the cells whose row or column contains those words, ``quick`` shortens."""
-    chosen = [c for c in table.cells if _plain(f"{c.row}, {c.column}") == _plain(only)]  # a cell by its whole name
-    chosen = chosen or [c for c in table.cells if _says(c, only)]
-    if not chosen and (words := only.replace(",", " ").split()):  # a word of the row and one of the column
-        chosen = [c for c in table.cells if all(_says(c, word) for word in words)]
+    chosen = _chosen(table.cells, only)
+    if not chosen and (left := elsewhere(table, only)):
+        raise ResslError(f"{left[0].row} is not made by this command: {left[0].how}")
     if not chosen:
         raise ResslError(
             f"no cell of {table.name} has '{only}' in its row or column; 'ressl reproduce {table.name} --dry-run' "
@@ -105,12 +119,12 @@ def jobs(
     for seed in dict.fromkeys(seeds):  # one that is named twice is still one run
         for cell in chosen:
             changes: dict[str, Any] = dict(cell.changes) | {"seed": seed}
-            recipe = get_recipe(cell.recipe)
-            if quick or epochs is not None:
+            recipe, trained = get_recipe(cell.recipe), changes.get("epochs") != 0  # what is not, is as long as it was
+            if trained and (quick or epochs is not None):
                 changes["epochs"] = table.quick_epochs if epochs is None else epochs
                 changes["warmup_epochs"] = min(recipe.warmup_epochs, changes["epochs"] / 10)
             recipe = recipe.replace(**changes)
-            if quick:
+            if trained and quick:
                 linear = replace(recipe.linear, epochs=min(recipe.linear.epochs, QUICK_LINEAR))
                 recipe = recipe.replace(linear=linear)
             made.append(Job(cell, recipe))
@@ -154,10 +168,11 @@ class Ledger:
     """The records of a folder, by experiment."""
 
     def __init__(self, folder: str | Path = "results") -> None:
+        self.folder = Path(folder)
         self.records: dict[str, list[dict[str, Any]]] = {}
         self.costs: list[dict[str, Any]] = []  # measurements of speed
         self.kills: list[dict[str, Any]] = []  # runs that were stopped on purpose
-        for path in sorted(Path(folder).glob("*.json")):
+        for path in sorted(self.folder.glob("*.json")):
             record = read_record(path)
             if record["kind"] == "cost":
                 self.costs.append(record)
@@ -191,9 +206,12 @@ class Ledger:
     def add(self, job: Job, record: dict[str, Any]) -> None:
         self.records.setdefault(job.key, []).append(record)
 
-    def seconds(self, job: Job) -> float | None:
-        """About how long a job takes with its linear evaluation, if the ledger has runs like it."""
-        return estimate(self, job.recipe)
+    def newer(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        """The newest run of the same settings and seed that has all evaluations of this one, if there is one."""
+        recipe = Recipe.from_json(json.dumps(record["recipe"]))
+        whole = lambda r: record["evaluations"].keys() <= r["evaluations"].keys() and not r.get("lacking")
+        after = [r for r in self.records[identity(recipe)] if r["finished"] > record["finished"] and whole(r)]
+        return max(after, key=lambda r: str(r["finished"]), default=None)
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ressl.recipes import RECIPES, Recipe
-from ressl.recipes.typed import plain
+from ressl.reproduce.again import again
 from ressl.reproduce.differences import differences, not_measured
 from ressl.reproduce.grid import Job, Ledger, Summary, jobs
 from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures, title
-from ressl.reproduce.sections import folders, four_crops, other_ways, stopped, transfers
+from ressl.reproduce.sections import folders, four_crops, in_code, other_ways, stopped, transfers
 from ressl.reproduce.tables import IMAGENET, TABLES, Cell, Table
 
 HEAD = """\
@@ -42,9 +40,9 @@ def page(ledger: Ledger) -> str:
             parts += _paper_cost(ledger)
     if "methods" in drawn:
         parts += [*_methods(compared(ledger), drawn["methods"])]
-    parts += [*_speeds(ledger), *folders(ledger), *other_ways(ledger), *transfers(ledger), *stopped(ledger)]
+    parts += [*_speeds(ledger), *folders(ledger, shown), *other_ways(ledger), *transfers(ledger), *stopped(ledger)]
     parts += [*not_measured(ledger), *differences(ledger)]
-    parts += list(_others([record for record in ledger if id(record) not in shown]))
+    parts += list(_others(ledger, [record for record in ledger if id(record) not in shown]))
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -56,6 +54,8 @@ def _table(table: Table, ledger: Ledger, quick: bool, shown: set[int]) -> Iterat
     planned: dict[tuple[str, str], list[Job]] = {}
     for job in jobs(table, seeds=ledger.seeds or [0], quick=quick):
         planned.setdefault((job.cell.row, job.cell.column), []).append(job)
+    if quick:  # what is as long as ever stands in the whole table
+        planned = {place: some for place, some in planned.items() if some[0].shortened}
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for place, some in planned.items():
         found[place] = [record for job in some if (record := ledger.find(job)) is not None]
@@ -66,15 +66,17 @@ def _table(table: Table, ledger: Ledger, quick: bool, shown: set[int]) -> Iterat
     short = f", quick: {table.quick_epochs} epochs, for the trend only" if quick else ""
     yield f"\n## {table.title}{short}\n"
     yield f"`ressl reproduce {table.name}{' --quick' if quick else ''}`, {measured} of {len(found)} cells measured.\n"
-    if not measured:
-        return
-    yield "| | | paper | ours | difference | images/s | minutes | command |"
-    yield "|---|---|---:|---:|---:|---:|---:|---|"
+    if measured:
+        yield "| | | paper | ours | difference | images/s | minutes | command |"
+        yield "|---|---|---:|---:|---:|---:|---:|---|"
     for cell in table.cells:
-        records = found[cell.row, cell.column]
+        records = found.get((cell.row, cell.column), [])
         summary = Summary.of(records, cell)
         if summary is not None:
             yield _row(table, cell, summary, records, quick)
+    if table.elsewhere and not quick:
+        yield "\n" * bool(measured) + "Not made by this command:\n"
+        yield from (f"- {cell.row}, {cell.column}, paper {cell.paper:.2f}: {cell.how}" for cell in table.elsewhere)
 
 
 def _row(table: Table, cell: Cell, summary: Summary, records: list[dict[str, Any]], quick: bool) -> str:
@@ -98,17 +100,17 @@ def _paper_cost(ledger: Ledger) -> Iterator[str]:
         yield "`ressl reproduce cost`, not measured.\n"
         return
     yield f"`ressl reproduce cost`, {_hardware(found)}.\n"
-    yield "| | paper, V100 hours | ours, GPU hours | images/s | memory GB |"
-    yield "|---|---:|---:|---:|---:|"
+    yield "| | paper, V100 hours | ours, GPU hours | images/s | memory GB | paper, GB on all GPUs |"
+    yield "|---|---:|---:|---:|---:|---:|"
     rows = _with_others(ledger, found)
     for name, (row, record) in rows.items():
-        hours, memory = row["paper"]["hours_per_epoch"], row.get("peak_memory_gb")
+        hours, theirs, memory = row["paper"]["hours_per_epoch"], row["paper"]["memory_gb"], _memory(row)
         yield (
             f"| {_marked(name, record, found)} | {'' if hours is None else f'{hours:.2f}'} | "
-            f"{row['hours_per_epoch']:.3f} | "
-            f"{row['images_per_second']:,.0f} | {'' if memory is None else f'{memory:.1f}'} |"
+            f"{row['hours_per_epoch']:.3f} | {row['images_per_second']:,.0f} | "
+            f"{'' if memory is None else f'{memory:.1f}'} | {'' if theirs is None else f'{theirs:.0f}'} |"
         )
-    yield ""
+    yield _memory_in_words([row for row, _ in rows.values()])
     if apart := {_hardware(record) for _, record in rows.values() if record is not found}:
         yield f"\\* Measured at another time: {'; '.join(sorted(apart))}.\n"
     for pair in found["ratios"]:
@@ -151,14 +153,15 @@ def _speeds(ledger: Ledger) -> Iterator[str]:
         ratios = {pair["ratio"].removesuffix(f" / {BASE}"): pair for pair in record["ratios"]}
         pair = ratios.get(name, {"ours": 1.0, "paper": 1.0})
         paper = "" if pair["paper"] is None else f"{pair['paper']:.2f}"
-        memory = "" if row.get("peak_memory_gb") is None else f"{row['peak_memory_gb']:.2f}"
-        shown = _marked(name, record, found)
-        yield f"| {shown} | {row['images_per_second']:,.0f} | {pair['ours']:.2f} | {paper} | {memory} |"
+        memory = _memory(row)
+        numbers = f"{pair['ours']:.2f} | {paper} | {'' if memory is None else f'{memory:.2f}'}"
+        yield f"| {_marked(name, record, found)} | {row['images_per_second']:,.0f} | {numbers} |"
         if record is not found:
             base = next(row for row in record["rows"] if row["name"] == BASE)
             apart[record["started"]] = f"{base['images_per_second']:,.0f} images/s{_commit(record)}"
+    yield _memory_in_words([row for row, _ in rows.values()])
     if apart:
-        yield f"\n\\* Measured at another time, beside MoCo v2 with {'; '.join(apart.values())}."
+        yield f"\\* Measured at another time, beside MoCo v2 with {'; '.join(apart.values())}."
 
 
 def _with_others(
@@ -172,6 +175,24 @@ def _with_others(
         if not beside or beside in [row["name"] for row in other["rows"]]:
             rows |= {row["name"]: (row, other) for row in other["rows"] if row["name"] not in rows}
     return rows
+
+
+def _memory(row: dict[str, Any]) -> float | None:
+    """What a step holds once it runs; of an earlier record, the most that was allocated at once."""
+    found: float | None = row.get("step_memory_gb", row.get("peak_memory_gb"))
+    return found
+
+
+def _memory_in_words(rows: Sequence[dict[str, Any]]) -> str:
+    held = [row for row in rows if "step_memory_gb" in row]
+    if not held:
+        return ""
+    data = max(row.get("data_memory_gb") or 0.0 for row in held)
+    apart = "" if len(held) == len(rows) else " Where that was not recorded, it is the most that was allocated."
+    return (
+        f"\nMemory is what a step holds once it runs, the whole pool of its CUDA graph and the random pictures of the\n"
+        f"measurement ({data:.1f} GB) included.{apart}\n"
+    )
 
 
 def _marked(name: str, record: dict[str, Any], found: dict[str, Any]) -> str:
@@ -200,12 +221,19 @@ def command(table: Table, cell: Cell, seeds: Sequence[int], quick: bool = False)
     return shlex.join([*words, "--seeds", *map(str, sorted(seeds)), "--into", "mine"])
 
 
-def _others(records: list[dict[str, Any]]) -> Iterator[str]:
+def _others(ledger: Ledger, records: list[dict[str, Any]]) -> Iterator[str]:
     if not records:
         return
     yield "\n## Other runs in the ledger\n"
-    yield "| run | changes | epochs | seed | linear (last) | kNN | images/s | seconds | hardware | commit |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|---|---|"
+    yield (
+        "Each with the command that makes it again; `RUN` and `FOLDER` are places of your own. kNN is the last of its\n"
+        "training. *Replaced* is a run of which there is a newer one with the same settings and seed."
+        + "\nWhere a second command has `--resize`, kNN had such test pictures, too, which no option gives it."
+        * any("--resize" in command for r in records for command in again(r))
+        + "\n"
+    )
+    yield "| command | linear (last) | kNN | images/s | seconds | hardware | commit | replaced by that of |"
+    yield "|---|---:|---:|---:|---:|---|---|---|"
     for r in sorted(records, key=lambda r: (r["name"], r["recipe"]["method"], r["recipe"]["epochs"], r["seed"])):
         linear = r["evaluations"].get("linear", {}).get("last")
         knn = r["curves"]["knn"][-1][1] if r["curves"].get("knn") else None
@@ -214,19 +242,8 @@ def _others(records: list[dict[str, Any]]) -> Iterator[str]:
         alone = r.get("jobs", 1) == 1  # else what shared the machine counts as well
         speed = f"{r['images_per_second']:,.0f}" if r["images_per_second"] and alone else ""
         seconds = f"{r['seconds']:.0f}" if alone else ""
+        newer = ledger.newer(r)
         yield (
-            f"| {r['name']} | {changes(r['recipe'])} | {r['recipe']['epochs']} | {r['seed']} | {number(linear)} | "
-            f"{number(knn)} | {speed} | {seconds} | {hardware} | {r['commit'] or ''} |"
+            f"| {in_code(again(r))} | {number(linear)} | {number(knn)} | {speed} | {seconds} | {hardware} | "
+            f"{r['commit'] or ''} | {'' if newer is None else newer['commit'] or newer['finished']} |"
         )
-
-
-def changes(recipe: dict[str, Any]) -> str:
-    """What a recorded recipe changes in the named one, in words."""
-    if recipe["name"] not in RECIPES:
-        return f"method {recipe['method']}, image_size {recipe['image_size']}"  # chosen from the data
-    named = plain(RECIPES[recipe["name"]])
-    flat = lambda values: {k: v for k, v in values.items() if k != "options"} | dict(values["options"])
-    was, now = flat(named), flat(plain(Recipe.from_json(json.dumps(recipe))))  # an older record lacks newer fields
-    aside = ("epochs", "seed", "knn_every", "summary", "paper", "name")
-    changed = [key for key in now if key not in aside and now[key] != was.get(key)]
-    return ", ".join(f"other {key}" if isinstance(now[key], (list, dict)) else f"{key} {now[key]}" for key in changed)

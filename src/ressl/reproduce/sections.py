@@ -7,6 +7,7 @@ from typing import Any
 
 from ressl.evaluation.linear import LinearSweepProtocol
 from ressl.recipes import get_recipe
+from ressl.reproduce.again import again
 from ressl.reproduce.grid import Ledger
 from ressl.reproduce.pictures import title
 
@@ -29,7 +30,7 @@ def four_crops(ratios: Iterable[dict[str, Any]]) -> Iterator[str]:
     )
 
 
-def folders(ledger: Ledger) -> Iterator[str]:
+def folders(ledger: Ledger, shown: set[int]) -> Iterator[str]:
     """Runs on people's own folders of pictures, by the name of the folder; the newest of each kind."""
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in sorted(ledger, key=lambda r: str(r["finished"])):
@@ -39,16 +40,48 @@ def folders(ledger: Ledger) -> Iterator[str]:
             newest[kind] = record
     if not newest:
         return
+    shown |= {id(record) for record in newest.values()}
     yield "\n## Folders of photographs\n"
-    yield "`ressl pretrain --data FOLDER --then knn linear`: percent of the pictures in its `test` folder.\n"
-    yield "| folder | px | | epochs | kNN | linear (last) | best | tested on | commit |"
-    yield "|---|---:|---|---:|---:|---:|---:|---|---|"
+    yield "Percent of the pictures in the folder's `test` folder. `FOLDER` is one like it, with a folder per class.\n"
+    yield "| folder | px | | epochs | kNN | linear (last) | best | tested on | minutes | commit | command |"
+    yield "|---|---:|---|---:|---:|---:|---:|---|---:|---|---|"
     for (data, size, _, epochs, _), r in sorted(newest.items()):
         linear, knn = r["evaluations"]["linear"], r["evaluations"].get("knn", {}).get("top1")
         name, number = title(r) if epochs else "untrained", lambda value: "" if value is None else f"{value:.2f}"
         numbers = " | ".join(map(number, (knn, linear["last"], linear["best"])))
-        seen = linear.get("test_input", "")
-        yield f"| {data} | {size} | {name} | {epochs} | {numbers} | {seen} | {r['commit'] or ''} |"
+        minutes = f"{r['seconds'] / 60:.1f}" if r.get("jobs", 1) == 1 else ""  # else of several at once
+        yield (
+            f"| {data} | {size} | {name} | {epochs} | {numbers} | {linear.get('test_input', '')} | {minutes} | "
+            f"{r['commit'] or ''} | {in_code(again(r))} |"
+        )
+    yield "\nWhat the records know of the folders:\n"
+    for data in dict.fromkeys(kind[0] for kind in sorted(newest)):
+        yield f"- {data}: " + "; ".join(_held([r for kind, r in newest.items() if kind[0] == data]))
+
+
+def _held(records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """What a folder held, as far as runs on it tell."""
+    told: dict[str, str] = {}
+    for r in sorted(records, key=lambda r: str(r["finished"])):
+        linear, made = r["evaluations"]["linear"], r["recipe"]
+        each, batch = r["steps"] // max(made["epochs"], 1), made["batch_size"]
+        if each:
+            told["train"] = f"{each * batch:,} to {(each + 1) * batch - 1:,} pictures to learn from"
+            told["train"] += f" ({each} whole batches of {batch} an epoch)"
+        if "test_pictures" in linear:
+            told["test"] = f"{linear['test_pictures']:,} to test on"
+        names = r["evaluations"].get("classes", {}).get("classes", [])
+        classes = len(names) or made["options"].get("num_classes")
+        if classes:
+            told["classes"] = f"{classes} classes" + (f" ({', '.join(names[:3])} and so on)" if names else "")
+        if "contents" in linear:
+            told["contents"] = f"contents {linear['contents']}"
+    return (told[key] for key in ("train", "test", "classes", "contents") if key in told)
+
+
+def in_code(commands: Iterable[str]) -> str:
+    """Commands in a cell of a table, where a bar would end it."""
+    return ", then ".join("`" + command.replace("|", "\\|") + "`" for command in commands)
 
 
 def other_ways(ledger: Ledger) -> Iterator[str]:

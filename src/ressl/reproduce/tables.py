@@ -24,11 +24,22 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """A number of the paper that stands in a table and is not made by it: how it is made instead, or why it is not."""
+
+    row: str
+    column: str
+    paper: float
+    how: str
+
+
+@dataclass(frozen=True)
 class Table:
     name: str
     title: str
     cells: tuple[Cell, ...]
     quick_epochs: int = 20  # of training; the linear evaluation has QUICK_LINEAR
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
     def rows(self) -> list[str]:
@@ -203,10 +214,21 @@ IMAGENET = Table(
         Cell("ReSSL", "ResNet-18", "imagenet-r18", {}, 58.1),
     ),
     quick_epochs=5,
+    elsewhere=(
+        Elsewhere("AdCo, multi-crop", "ResNet-50", 73.2, "AdCo has one query here; without multi-crop it has a row"),
+        Elsewhere(
+            "SEED",
+            "ResNet-18",
+            57.6,
+            "first its teacher, the row 'MoCo v2, ResNet-50', then "
+            "'ressl pretrain imagenet-r18 --method seed --teacher RUN --then linear'",
+        ),
+    ),
 )
 
 SHOTS = (16, 32, 64, None)
 _LOWSHOT: dict[str, tuple[Mapping[str, Any], tuple[float, ...]]] = {
+    "Random": ({"epochs": 0}, (10.10, 11.34, 11.96, 12.42)),
     "supervised": ({"method": "supervised", "epochs": 90}, (82.26, 84.00, 85.13, 87.27)),
     "MoCo v2": ({"method": "moco-v2"}, (76.14, 79.16, 81.52, 84.60)),
     "PCL v2": ({"method": "pcl-v2"}, (78.34, 80.72, 82.67, 85.43)),
@@ -231,4 +253,11 @@ LOWSHOT = Table(
 
 TABLES: dict[str, Table] = {
     table.name: table for table in (TABLE1, TABLE2, TABLE3, TABLE4, TEMPERATURE, AUGMENTATION, IMAGENET, LOWSHOT)
+}
+
+# By the paper's numbers, where the name is another.
+ALIASES = {
+    **dict.fromkeys(("table5", "table6", "table7"), IMAGENET.name),
+    **{"table8": "cost", "table9": LOWSHOT.name, "table10": TEMPERATURE.name, "table11": AUGMENTATION.name},
+    **{"figure2": "figure-neighbours", "figure3": "figure-tsne"},
 }

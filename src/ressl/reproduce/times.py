@@ -1,4 +1,4 @@
-"""How long a run will take, by the records of runs like it on a GPU."""
+"""How long a run will take, by the records of runs like it on a GPU, or by the measured speed of its step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ressl.recipes import Recipe
+from ressl.methods import METHODS
+from ressl.recipes import RECIPES, Recipe, get_recipe
+from ressl.recipes.baselines import SAMPLES
 
 Record = dict[str, Any]
+PAPER = "imagenet"  # what a measurement of the paper's own cost table is named
+_CROPS = {f"ReSSL ({n} crops)": f"imagenet-r50-{n}crops" for n in (4, 5)}  # its rows of a recipe of their own
+_STEP = ("data", "image_size", "views", "backbone", "stem", "width", "bn_groups", "method", "batch_size", "optimiser")
 
 
 def estimate(records: Iterable[Record], recipe: Recipe) -> float | None:
@@ -29,6 +34,27 @@ def estimate(records: Iterable[Record], recipe: Recipe) -> float | None:
     near = _nearest(alike, lambda r: (_alone(r), _shares(r, recipe, "method")))
     rest = statistics.median(_rest(r) * max(1.0, recipe.epochs / r["recipe"]["epochs"]) for r in near)
     return steps + rest + _linear(network, recipe, statistics.median(_pictures(r) for r in alike))
+
+
+def by_step(costs: Iterable[Record], recipe: Recipe) -> float | None:
+    """About how many seconds training takes by the newest measured speed of such a step; None if there is none.
+
+    That step had random pictures on the card. What it takes to read others, to start and to evaluate is not in it.
+    """
+    for record in sorted(costs, key=lambda r: str(r["started"]), reverse=True):
+        for row in () if record["small"] else record["rows"]:
+            measured = _measured(record["name"], row)
+            alike = measured is not None and all(getattr(measured, key) == getattr(recipe, key) for key in _STEP)
+            if alike and recipe.epochs:  # else there is nothing to train
+                return float(recipe.epochs * SAMPLES[recipe.data] / row["images_per_second"])
+    return None
+
+
+def _measured(name: str, row: Record) -> Recipe | None:
+    """The recipe whose step a row of a cost record is; None where this version has no such."""
+    named = name if name != PAPER else _CROPS.get(row["name"], "imagenet-r50")
+    known = named in RECIPES and row.get("method") in METHODS
+    return get_recipe(named).replace(method=row["method"]) if known else None
 
 
 def _linear(network: Iterable[Record], recipe: Recipe, pictures: float) -> float:
