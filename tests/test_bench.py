@@ -99,6 +99,8 @@ def test_a_step_is_measured_by_the_recipes_own_step():
     assert row["engine"] == "eager"
     assert row["images_per_second"] == pytest.approx(16 / row["milliseconds"] * 1000, rel=1e-2)
     assert row["peak_memory_gb"] is None
+    assert "note" not in row
+    assert "need a CUDA device" in step_speed(tiny(), CPU, "graph", "fp32", 0.05)["note"]
 
 
 def test_ratios_are_to_the_plain_way_and_files_hold_what_was_found(tmp_path):
@@ -247,7 +249,7 @@ def test_the_loader_streams_the_files_it_is_given_and_idle_is_what_the_step_wait
     found = suite.bench("cifar10", parts=("loader",), device=CPU, workers=0, seconds=0.05, data=str(folder), keep=keep)
     assert kept[:4] == [1, 2, 3, 4]  # who stops it keeps what was measured
     resident, decoded, streamed, fed = found["loader"]
-    assert {row["files"] for row in (decoded, streamed, fed)} == {"12 files of --data"}
+    assert {row["files"].split(",")[0] for row in (decoded, streamed, fed)} == {"12 files of photos"}
     assert seen == [168, 168]  # ten batches of 16, of whole rounds
     assert str(tmp_path) not in json.dumps(found)
     assert misfit(found) is None

@@ -84,7 +84,7 @@ def test_measured_figures_are_the_newest_and_the_rest_says_so(generator, tmp_pat
     step = {"engine": "graph", "precision": "bf16", "batch": 256, "images_per_second": 4900.0, "peak_memory_gb": 12.0,
             "milliseconds": 52.2}  # fmt: skip
     fed = {"loader": "step fed by the loader", "workers": 16, "images_per_second": 4410.0, "share_of_step": 0.9,
-           "idle_share": 0.0849, "files": "50,000 files of --data"}  # fmt: skip
+           "idle_share": 0.0849, "files": "50,000 files of photos, 375 x 500 at the median"}  # fmt: skip
     phases = [{"phase": name, "milliseconds": 13.0, "share": 0.25} for name in ("views", "forward", "backward", "rest")]
     profile = {"engine": "compile", "precision": "bf16", "batch": 256, "milliseconds": 52.0, "phases": phases}
     slow = step | {"engine": "compile", "images_per_second": 3000.0}
@@ -102,7 +102,8 @@ def test_measured_figures_are_the_newest_and_the_rest_says_so(generator, tmp_pat
     made = generator.page(text, tmp_path)
     assert "not measured yet" not in made
     assert "| 5,100 images/s, 12.0 GB | `ressl cost` | some GPU, torch 2.11, commit abc |" in made
-    assert "| 4,410 images/s, 90 % of the speed on resident pictures (50,000 files of --data, 16 workers) |" in made
+    files = "50,000 files of photos, 375 x 500 at the median, 16 workers"
+    assert f"| 4,410 images/s, 90 % of the speed on resident pictures ({files}) |" in made
     assert "| 8.5 % |" in made
     assert "| views 25.0 %, forward 25.0 %, backward 25.0 %, rest 25.0 % (of 52.0 ms, compile) |" in made
     assert "50.2 ms for 256 samples, as one CUDA graph (`ressl cost`," in made

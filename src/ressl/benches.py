@@ -17,9 +17,9 @@ from ressl.data.decode import BrokenImage
 from ressl.data.sources import is_named, label_of
 from ressl.engine.accelerate import lay_out
 from ressl.engine.loop import Display
-from ressl.engine.processes import current, shared
+from ressl.engine.processes import Team, current, shared
 from ressl.errors import ResslError
-from ressl.evaluation.cache import FeatureCache
+from ressl.evaluation.cache import FeatureCache, fingerprint
 from ressl.evaluation.streamed import extract_unread
 from ressl.labelled import (
     EvaluationData,
@@ -60,7 +60,9 @@ class Bench:
 
     @cached_property
     def own(self) -> nn.Module:
-        return lay_out(self.subject.backbone(), self.device).eval()
+        backbone = lay_out(self.subject.backbone(), self.device).eval()
+        check_weights(backbone, current())
+        return backbone
 
     @cached_property
     def backbone(self) -> nn.Module:
@@ -177,6 +179,17 @@ class Bench:
         made = Bench(self.subject, data, place, self.device, self.precision, self.display, self.again)
         made.__dict__ |= {"own": self.own, "backbone": self.backbone, "cache": self.cache}
         return made
+
+
+def check_weights(backbone: nn.Module, team: Team) -> None:
+    """Raise where a process has others than rank 0: each would make some of the features by its own."""
+    first, *others = team.gather(fingerprint(backbone.state_dict()) if team.world > 1 else None)
+    for rank, found in enumerate(others, 1):
+        if found != first:
+            raise ResslError(
+                f"rank {rank} has other weights than rank 0; see that the run is the same for every process, and that "
+                "it is not being trained"
+            )
 
 
 def place_of(kind: str, place: str | None) -> str:

@@ -131,7 +131,7 @@ def bench_of(
 
 def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, Any]:
     subject, recipe, team = bench.subject, bench.recipe, current()
-    lying = lambda kind, place: team.tell(contents(kind, place) if team.leads else None)  # one look for all processes
+    lying = lambda kind, place: contents(kind, place) if team.leads else None  # one look for all processes
     settings, usual = plain(asked), plain(PROTOCOLS[name].settings(recipe))
     changed = {key: value for key, value in settings.items() if value != usual[key] and key != "to"}
     if "to" in settings:  # names, not places
@@ -150,6 +150,8 @@ def _one(bench: Bench, name: str, asked: Any, any_precision: bool) -> dict[str, 
     }
     if not subject.trained:  # its weights and input are not the folder's
         made |= {"backbone": recipe.backbone, "weights": bench.cache.backbone[:16], "image_size": recipe.image_size}
+    made = team.tell(made)  # where each sees its pictures lie must not part the ways of the processes
+    settings = made["settings"]
     read = lambda file: team.tell(subject.run.read_evaluation(file) if team.leads else None)
     known = read(file)
     # What a GPU measured in bf16 is as good on a machine without one, unless a precision is asked for; and a set of a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,18 +12,19 @@ from typing import Generic, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ressl import rng
+from ressl import alike, rng
 from ressl.data import folders
 from ressl.data.base import ArraySource, Source
 from ressl.data.reading import Progress, SizesDiffer, read_all
 from ressl.data.sources import label_of, open_source, splits
 from ressl.data.unread import Part, Unread, digest, may_be_held, share_a_size
 from ressl.data.voc import MultiLabelSource
-from ressl.engine.processes import current
+from ressl.engine.processes import ALONE, Team, current
 from ressl.errors import ResslError, printable, unknown
 from ressl.evaluation.cache import fingerprint
 from ressl.evaluation.features import extract
 from ressl.evaluation.knn import knn_accuracy
+from ressl.memory import local_processes, ram
 from ressl.recipes.recipe import Recipe
 
 HELD_OUT = 5  # without a test split, every fifth labelled picture is held out
@@ -110,7 +112,7 @@ def evaluation_data(
 
     ``limit`` bounds each part; ``train`` is the training split where it is at hand already.
     """
-    opened = _open(recipe, root, limit, train)
+    opened = _open(recipe, root, limit, train, current())
     return None if opened is None else _read(*opened, recipe, progress)
 
 
@@ -118,11 +120,12 @@ def data_to_measure(
     recipe: Recipe, root: str | None, device: torch.device, progress: Progress | None = None
 ) -> EvaluationData | UnreadData | None:
     """The same on a device, or left in its files where it is more than may be held here or there."""
-    opened = _open(recipe, root)
+    opened = _open(recipe, root, team=current())
     if opened is None:
         return None
     parts, classes = opened
-    most = -current().agree(-may_be_held(device))  # of several processes, what the one with the least room may hold
+    here = min(may_be_held(device), ram() // 2 // local_processes())  # those of a machine share its memory
+    most = -current().agree(-here)  # of several processes, what the one with the least room may hold
     if sum(part.bytes for part in parts) <= most:
         return _read(parts, classes, recipe, progress).to(device)
     fit, *test = [(_unread(part, recipe), part.labels) for part in parts]
@@ -165,13 +168,23 @@ def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationD
 
 
 def _open(
-    recipe: Recipe, root: str | None, limit: int | None = None, train: Source | None = None
+    recipe: Recipe, root: str | None, limit: int | None = None, train: Source | None = None, team: Team = ALONE
 ) -> tuple[list[_Wanted], list[str]] | None:
-    """What to fit on and, where the data has a split for it, what to test on; and the names of the classes."""
-    train = open_source(recipe.data, "train", root) if train is None else train
+    """What to fit on and, where the data has a split for it, what to test on; and the names of the classes.
+
+    The processes of ``team`` are held to see the same, and what must be unpacked is unpacked by the first.
+    """
+
+    def opened(split: str) -> Source:
+        with team.first():
+            source = open_source(recipe.data, split, root)
+        alike.check_source(source, team)
+        return source
+
+    train = opened("train") if train is None else train
     if isinstance(train, MultiLabelSource):
         parts = []
-        for source in (train, open_source(recipe.data, "test", root)):
+        for source in (train, opened("test")):
             assert isinstance(source, MultiLabelSource)
             side = room_for(recipe)
             parts.append(_Wanted(source, torch.arange(len(source)), source.targets, side, side))
@@ -179,8 +192,8 @@ def _open(
     if train.labels is None or len(train.labels[train.labels >= 0].unique()) < 2:
         return None  # one class cannot be told from another
     parts, classes = [_wanted(train, recipe, limit)], list(map(printable, train.classes))
-    if "test" in splits(recipe.data, root):
-        test = open_source(recipe.data, "test", root)
+    if "test" in team.tell(sorted(splits(recipe.data, root))):
+        test = opened("test")
         if test.labels is not None:
             parts.append(_wanted(test, recipe, limit))
     return parts, classes
@@ -223,7 +236,21 @@ def _in_memory(
     except SizesDiffer:  # size is judged by a sample of the files
         images, number, broken = read_all(some, wanted.else_side, progress=progress, inner=recipe.image_size)
     assert number is not None
-    return images, labels[number], {error.path: error.reason for error in broken}
+    missed = {error.path: error.reason for error in broken}
+    _check_read(missed, current())
+    return images, labels[number], missed
+
+
+def _check_read(broken: dict[str, str], team: Team) -> None:
+    """Raise where only some of the processes could read a file: their shares of a batch would not fit together."""
+    first, *others = team.gather(sorted(map(os.path.basename, broken)))
+    for rank, missed in enumerate(others, 1):
+        if only := {*missed} ^ {*first}:
+            unable, able = (rank, 0) if min(only) in missed else (0, rank)
+            raise alike.Unread(
+                f"rank {unable} could not read {min(only)}, rank {able} could; start again, or look at that machine's "
+                "disk"
+            )
 
 
 def _unread(wanted: _Wanted, recipe: Recipe) -> Unread:

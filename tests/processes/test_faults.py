@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from once import once
 from test_together import free_port
 
 from ressl.engine.loop import Rhythm
@@ -99,14 +100,17 @@ def logged(out: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(place: Path) -> Path:
+def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing disturbed."""
-    with job(words(place, place / "whole")) as process:
-        said = process.communicate(timeout=100)[0]
-    assert process.returncode == 0, said
-    assert "shared by 2 processes: 8 samples and 1 batch-norm group each, 2 in all" in said
-    assert said.count("run folder") == 2  # one process speaks
-    return place / "whole"
+
+    def make(folder: Path) -> None:
+        with job(words(place, folder / "run")) as process:
+            said = process.communicate(timeout=100)[0]
+        assert process.returncode == 0, said
+        assert "shared by 2 processes: 8 samples and 1 batch-norm group each, 2 in all" in said
+        assert said.count("run folder") == 2  # one process speaks
+
+    return once(tmp_path_factory, "whole", make) / "run"
 
 
 def assert_equal(one: Path, two: Path) -> None:

@@ -114,8 +114,8 @@ def test_lost_processes_come_again_and_leave_nothing(tmp_path: Path, photos: Pat
     said = process.communicate()[0]
     assert process.returncode == 0, said
     assert not left
-    assert "ressl: rank 0: loader worker" in said
-    assert said.count("resumed after step") == 2
+    assert "ressl: rank 0: loader worker" in said, said
+    assert said.count("resumed after step") == 2, said
     assert logged(out) == 200
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 import team as work
+from once import once
 
 from ressl.bench.scaling import traffic
 from ressl.errors import ResslError
@@ -32,7 +33,11 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes found; they are started once."""
-    out = tmp_path_factory.mktemp("team")
+    out = once(tmp_path_factory, "team", start)
+    return [torch.load(out / f"{r}.pt", weights_only=True) for r in range(WORLD)]
+
+
+def start(out: Path) -> None:
     place = {"WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     script = str(Path(work.__file__))
     running = [
@@ -44,7 +49,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for r in range(WORLD)
     ]
     assert [process.wait(timeout=110) for process in running] == [0] * WORLD
-    return [torch.load(out / f"{r}.pt", weights_only=True) for r in range(WORLD)]
 
 
 def assert_twins(alone: dict[str, Any], together: list[dict[str, Any]], rtol: float, atol: float) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from statistics import mean, median_low
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,17 +21,20 @@ from ressl.bench.timing import in_stock, peak_memory_gb, seconds_of_one, seconds
 from ressl.data.base import FileSource, Source
 from ressl.data.batches import Batch
 from ressl.data.decode import Bitmap, BrokenImage, Picture
-from ressl.data.sources import open_source, parse_data, pretrain_split
+from ressl.data.sources import label_of, open_source, parse_data, pretrain_split
 from ressl.data.streaming import StreamingLoader
 from ressl.engine.accelerate import accelerate
 from ressl.errors import ResslError
+from ressl.memory import shown_bytes
 from ressl.recipes.recipe import Recipe
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
 
+RANDOM = "random JPEG files"
 SIDES = (375, 500)  # a usual picture of ImageNet
 FILES = 512
 STEPS = 1000  # of an epoch, at least
+SAMPLE = 200  # files by which the others are described
 
 
 def jpegs(folder: Path, count: int, sides: tuple[int, int] = SIDES) -> FileSource:
@@ -42,7 +46,7 @@ def jpegs(folder: Path, count: int, sides: tuple[int, int] = SIDES) -> FileSourc
         pixels = images[i % len(images)].permute(1, 2, 0).numpy()[: sides[0], : sides[1]]
         Image.fromarray(np.ascontiguousarray(pixels)).save(path, quality=90)
         paths.append(str(path))
-    return FileSource("random JPEG files", paths)
+    return FileSource(RANDOM, paths)
 
 
 def files_of(data: str) -> FileSource:
@@ -52,6 +56,38 @@ def files_of(data: str) -> FileSource:
     if not isinstance(source, FileSource):
         raise ResslError(f"{kind} holds no picture files to read; give a folder, a list.txt or shards to --data")
     return source
+
+
+def described(source: FileSource, name: str) -> dict[str, Any]:
+    """What was read, for the record: how fast files are decoded says little without their sizes."""
+    sides, lengths = list[tuple[int, int]](), list[int]()
+    for index in np.linspace(0, len(source) - 1, min(SAMPLE, len(source)), dtype=np.int64).tolist():
+        with contextlib.suppress(BrokenImage, OSError):
+            with source.open(index) as picture:
+                side = picture.height, picture.width
+            lengths.append(len(source.raw(index)))
+            sides.append(side)
+    found: dict[str, Any] = {"data": name, "pictures": len(source)}
+    if sides:
+        height, width = (median_low(side) for side in zip(*sides, strict=True))
+        found |= {"median_height": height, "median_width": width, "mean_bytes": round(mean(lengths))}
+    return found
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """The same to be shown.
+
+    >>> in_words({"data": "photos", "pictures": 3769})
+    '3,769 files of photos'
+    >>> in_words({"data": RANDOM, "pictures": 64, "median_height": 96, "median_width": 128, "mean_bytes": 2600})
+    '64 random JPEG files, 96 x 128 at the median, 3 kB on average'
+    """
+    of = found["data"] if found["data"] == RANDOM else f"files of {found['data']}"
+    what = f"{found['pictures']:,} {of}"
+    if "mean_bytes" not in found:
+        return what
+    side = f"{found['median_height']} x {found['median_width']}"
+    return f"{what}, {side} at the median, {shown_bytes(found['mean_bytes'])} on average"
 
 
 class Repeated(Source):
@@ -92,15 +128,17 @@ def loader_speed(
     resident |= {"peak_memory_gb": peak_memory_gb(device), "files": "random pictures on the device"}
     with TemporaryDirectory() as folder:
         if data is None:
-            sides = SIDES if device.type == "cuda" else (96, 128)
-            files = jpegs(Path(folder), FILES if device.type == "cuda" else 64, sides)
-            what = f"{len(files):,} random JPEG files of {sides[0]} x {sides[1]}"
+            on_gpu = device.type == "cuda"
+            files = jpegs(Path(folder), FILES, SIDES) if on_gpu else jpegs(Path(folder), 64, (96, 128))
+            read = described(files, RANDOM)
         else:
             files = files_of(data)
-            what = f"{len(files):,} files of --data"
-        for row in chain([resident], _from_files(recipe, files, device, workers, seconds)):
-            share = round(row["images_per_second"] / alone["images_per_second"], 3)
-            yield {"files": what} | row | {"share_of_step": share}
+            read = described(files, label_of(*parse_data(data)))
+        of_files = (
+            {"files": in_words(read)} | row | read for row in _from_files(recipe, files, device, workers, seconds)
+        )
+        for row in chain([resident], of_files):
+            yield row | {"share_of_step": round(row["images_per_second"] / alone["images_per_second"], 3)}
 
 
 def _from_files(

@@ -112,7 +112,7 @@ def step_speed(
         "peak_memory_gb": peak_memory_gb(device),
         "data_memory_gb": data,
         **memory,
-        **({"note": notes[0]} if notes else {}),
+        **({"note": notes[0]} if notes and step.engine != engine else {}),  # why it is another
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import signal
@@ -29,6 +30,7 @@ from ressl.errors import ResslError
 # The share of broken files is judged once this many were seen (or all, where there are fewer): among a handful, one
 # more or less would decide.
 _JUDGED_AFTER = 1000
+_SOON = 2.0  # seconds
 _TOGETHER = 16  # pictures open at once in a worker
 _Cut = tuple[int, list[NDArray[np.uint8]]]  # which picture, and its crops
 
@@ -240,11 +242,23 @@ class StreamingLoader(Loader):
         try:
             batches = (self._batch(made) for made in self._loader)
             yield from _ahead(batches, self.device) if self.device.type == "cuda" else batches
-        except RuntimeError as error:
-            if (sentence := lost_worker(error)) is None:
+        except (RuntimeError, OSError, EOFError) as error:
+            if (sentence := lost_worker(error if isinstance(error, RuntimeError) else self._end_of_one(error))) is None:
                 raise
             self.close()
             raise sentence from None
+
+    def _end_of_one(self, error: BaseException) -> BaseException:
+        """For a connection that broke while a batch was fetched: the end of the worker it came from, as torch tells."""
+        iterator = self._loader._iterator
+        try:
+            for worker in getattr(iterator, "_workers", ()):
+                worker.join(_SOON / self._loader.num_workers)  # here its signal comes, if it has not come yet
+                if worker.exitcode:
+                    return RuntimeError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly")
+        except RuntimeError as told:
+            return told
+        return error
 
     def _batch(self, made: _Made) -> Batch:
         self.broken.update(made.broken)
@@ -274,7 +288,8 @@ def _end_workers(loader: DataLoader[_Made]) -> None:
     iterator, loader._iterator = loader._iterator, None
     if iterator is None or not loader.num_workers:
         return
-    iterator._shutdown_workers()  # type: ignore[attr-defined]  # which at the end of Python may do nothing
+    with contextlib.suppress(RuntimeError):  # of a signal that comes only now
+        iterator._shutdown_workers()  # type: ignore[attr-defined]  # which at the end of Python may do nothing
     if getattr(iterator, "_worker_pids_set", False):  # else torch would take an end by us for an accident
         signal_handling._remove_worker_pids(id(iterator))
         iterator._worker_pids_set = False  # type: ignore[attr-defined]

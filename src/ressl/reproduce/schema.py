@@ -78,7 +78,12 @@ class Fed(Speed):
     loader: str
     workers: int
     share_of_step: float
-    files: NotRequired[str]  # what was read
+    files: NotRequired[str]  # what was read, in words
+    data: NotRequired[str]  # its name, or its folder's
+    pictures: NotRequired[int]  # files in it
+    median_height: NotRequired[int]  # of a sample of them
+    median_width: NotRequired[int]
+    mean_bytes: NotRequired[int]
     idle_share: NotRequired[float]  # of the step fed by the loader
 
 
