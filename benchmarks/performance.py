@@ -215,7 +215,7 @@ def of_step(record: Record) -> Iterator[str]:
     rows = [row | {"name": f"{row['engine']}, {row['precision']}"} for row in record["engines"]]
     if "ceilings" in record:
         matrix, copy = record["ceilings"]["matrix_tflops"], record["ceilings"]["copy_tb_per_s"]
-        yield f"\nCeilings of the card: {matrix:,.0f} TFLOP/s (a large matrix product), {copy:.1f} TB/s (a large copy)."
+        yield f"\nCeilings: {matrix:.3g} TFLOP/s (a large matrix product), {copy:.3g} TB/s (a large copy)."
     shown = zip(speeds(rows, "name", rows[-1]), rows, strict=True)
     reached = {"of the matrix ceiling": "of_matrix_ceiling", "of the copy ceiling": "of_copy_ceiling"}
     reached = {heading: key for heading, key in reached.items() if any(key in row for row in rows)}
@@ -297,7 +297,8 @@ def of_sweep(field: str, record: Record) -> Iterator[str]:
 
 
 def of_cpu(folder: Path) -> Iterator[str]:
-    found = [on_cpu(folder, of_ways, "demo", "cifar10"), on_cpu(folder, of_profile, "demo")]
+    found = [on_cpu(folder, read, "demo") for read in (of_step, of_profile)]
+    found.insert(1, on_cpu(folder, of_ways, "demo", "cifar10"))
     if any(found):
         yield "\n## The demo's step on a CPU"
     for record, text in filter(None, found):
