@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -73,9 +74,9 @@ def bars(tables: Sequence[tuple[str, str, Sequence[Any]]], path: Path, title: st
         for i, speed in enumerate(speeds):
             axis.annotate(f" {speed:,.0f}", (speed, i), va="center", fontsize=8, color=INK)
         axis.set_yticks(range(len(rows)), names, fontsize=8)
-        axis.invert_yaxis()
+        axis.set_ylim(max(len(rows), 2) - 0.5, -0.5)  # downwards; a single bar is no block
         axis.set_xlim(0, 1.18 * max(speeds))
-        axis.set_title(f"{heading} (images/s)", fontsize=9, color=INK, loc="left")
+        axis.set_title(fill(f"{heading} (images/s)", 72), fontsize=9, color=INK, loc="left")
         calm(axis)
         axis.set_xticklabels([])
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
