@@ -20,8 +20,8 @@ from ressl.report.figures import bars
 PICTURE, PICTURED = "bench-cifar10.png", "The CIFAR-10 step on one H200, each row from the newest record that has it"
 Read = Callable[[Record], Iterator[str]]
 WORDS = {"why", "expected"}  # columns that are read, not compared
-UNSTEADY = """PIL workers: over short epochs, of which each started its workers. `ressl bench` now measures without
-these starts, which makes the reference faster.
+UNSTEADY = """PIL workers: over short epochs, of which each started its workers, and with products in TF32. Now
+`ressl bench` measures without these starts, and with products in float32.
 """
 HEAD = """# Performance
 
@@ -147,11 +147,11 @@ def of_cold(records: list[Record], runs: Iterable[Record]) -> Iterator[str]:
         f"The linear accuracy is then {linear['last']:.2f} % (last epoch).", *(f"It said: {text}." for text in told)
     )
     yield "\n" + prose(
-        "All such runs, the newest first; not all cards are equally fast. Below them the newest runs that found the",
-        "kernels of an earlier one (the compile cache), and had the card alone:",
+        "All such runs, the newest first; not all cards are equally fast. Below them the newest others that had the",
+        "card alone. They took what kernels they found of earlier ones (the compile cache):",
     )
     rows = [["made anew", *cold_row(each)] for each in records]
-    rows += [["found", *warm_row(each)] for each in warm(records, runs)]
+    rows += [["as found", *warm_row(each)] for each in warm(records, runs)]
     headings = ("kernels", "commit", "method", "all, s", "images/s", "start-up and kNN, s", "linear, s", "its start, s")
     yield from table(headings, rows)
 
@@ -229,7 +229,7 @@ def of_step(record: Record) -> Iterator[str]:
         if row["engine"].startswith("PIL") and not row.get("steady"):
             yield UNSTEADY
     if spreads := [row["spread"] for row in rows if "spread" in row]:
-        yield f"Five stretches each, which lie {_percent(max(spreads))} apart at most.\n"
+        yield f"Five stretches each (but one of PIL's), which lie {_percent(max(spreads))} apart at most.\n"
     if "of_copy_ceiling" in reached.values():
         yield "Of the copy ceiling: what the convolutions must read and write at the least, each number once.\n"
 
@@ -256,8 +256,9 @@ def of_ideas(record: Record) -> Iterator[str]:
         f"All ideas together: {whole} images/s. One of them changed at a time. What is expected is arithmetic",
         "(`benchmarks/reasons.py`), where there is any; for those that were measured it was written down afterwards.",
     )
-    yield from table(("idea", "why", "expected", "images/s", "worth", ""), ideas(rows, stem))
-    missing = [name for name in ideas_of(stem) if not any(_idea(row["ideas"])[0] == name for row in rows[1:])]
+    found = [*ideas(rows, stem)]
+    yield from table(("idea", "why", "expected", "images/s", "worth", ""), found)
+    missing = [name for name in ideas_of(stem) if not any(name == row[0] for row in found)]
     if missing:
         named = "; ".join(f"{name} ({expected_of(name)})" for name in missing)
         yield prose(f"Not measured in this step yet: {named}.") + "\n"

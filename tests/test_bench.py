@@ -60,18 +60,24 @@ def test_the_reference_makes_the_recipes_views():
     assert not torch.equal(weak, strong)
 
 
-def test_what_lies_in_stock_is_taken_before_the_clock_starts(monkeypatch):
-    """Else the first batches would seem to come from nowhere; and an epoch that ends starts its workers anew."""
-    made, count = [], 3
-
-    def loader(recipe, workers, pictures):
-        made.append(pictures)
-        return list(range(count))
-
-    monkeypatch.setattr(steps, "pil_loader", loader)
+def test_an_epoch_of_the_reference_has_no_end(monkeypatch):
+    """Where it ended, workers would start anew."""
+    made = []
+    monkeypatch.setattr(steps, "pil_loader", lambda recipe, workers, pictures: made.append(pictures) or [0, 1, 2])
     batches = pil_batches(tiny(), 2)
-    assert [next(batches) for _ in range(4)] == [in_stock(2) % count, 1, 2, 0]
+    assert [next(batches) for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
     assert made == [steps.STEPS * 16]  # one loader, over and over
+
+
+def test_what_lay_in_stock_is_used_up_by_steps_before_the_clock_starts(monkeypatch):
+    """The first steps take longer, and workers fill the stock meanwhile: from there batches would come for nothing."""
+    recipe, taken, clock = tiny(), [], []
+    batch = torch.zeros(16, 3, 16, 16), torch.zeros(16, 3, 16, 16)
+    monkeypatch.setattr(steps, "pil_batches", lambda *args: iter(lambda: taken.append(1) or batch, 0))
+    monkeypatch.setattr(steps, "seconds_of_one", lambda step, *args: clock.append(len(taken)) or step() or 1.0)
+    assert reference_speed(recipe, CPU, 3, 0.01)["images_per_second"] == 16.0
+    assert clock == [in_stock(3)]
+    assert len(taken) == in_stock(3) + 1
 
 
 def test_the_reference_is_as_torch_comes_and_leaves_it_as_it_was():

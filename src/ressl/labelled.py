@@ -124,8 +124,10 @@ def data_to_measure(
     if opened is None:
         return None
     parts, classes = opened
-    here = min(may_be_held(device), ram() // 2 // local_processes())  # those of a machine share its memory
-    most = -current().agree(-here)  # of several processes, what the one with the least room may hold
+    team, here = current(), may_be_held(device)
+    if team.world > 1:  # those of a machine share its memory
+        here = min(here, ram() // 2 // local_processes())
+    most = -team.agree(-here)  # what the one with the least room may hold
     if sum(part.bytes for part in parts) <= most:
         return _read(parts, classes, recipe, progress).to(device)
     fit, *test = [(_unread(part, recipe), part.labels) for part in parts]

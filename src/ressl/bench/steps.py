@@ -6,7 +6,7 @@ import copy
 import random
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -179,13 +179,13 @@ def pil_loader(recipe: Recipe, workers: int, count: int) -> DataLoader[tuple[Ten
 
 
 def pil_batches(recipe: Recipe, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of an epoch without an end, where workers would start anew, once what they had in stock is taken."""
-    batches = chain.from_iterable(repeat(pil_loader(recipe, workers, STEPS * recipe.batch_size)))
-    return islice(batches, in_stock(workers), None)
+    """Batches of an epoch without an end, where workers would start anew."""
+    return chain.from_iterable(repeat(pil_loader(recipe, workers, STEPS * recipe.batch_size)))
 
 
 def reference_speed(recipe: Recipe, device: torch.device, workers: int, seconds: float) -> dict[str, Any]:
     """The plain training script: PIL views in loader workers, float32, eager, two forwards, SGD."""
+    torch._dynamo.reset()
     count_memory_anew(device)
     batches = pil_batches(recipe, workers)
     method = build_method(recipe).to(device).train()
@@ -211,7 +211,7 @@ def reference_speed(recipe: Recipe, device: torch.device, workers: int, seconds:
         queue = torch.cat([z1, queue])[: len(queue)]
 
     with as_torch_comes():
-        for _ in range(2):
+        for _ in range(in_stock(workers)):  # by steps, whose first take longer: workers fill the stock meanwhile
             step()
         rate = recipe.batch_size / seconds_of_one(step, device, STRETCH * seconds)
     return {"engine": "PIL workers, eager", "precision": "fp32", "batch": recipe.batch_size, "workers": workers,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ressl.bench.steps import STRETCH, pictures, pil_batches
-from ressl.bench.timing import seconds_of_one, seconds_per_call
+from ressl.bench.timing import in_stock, seconds_of_one, seconds_per_call
 from ressl.data.views import View, Views
 from ressl.engine.compiling import compiled
 from ressl.recipes.recipe import Recipe
@@ -44,7 +44,8 @@ def _row(name: str, batch: int, each: float) -> dict[str, Any]:
 
 def _pil(recipe: Recipe, workers: int, device: torch.device, seconds: float) -> dict[str, Any]:
     batches = pil_batches(recipe, workers)
-    next(batches)
+    for _ in range(in_stock(workers)):
+        next(batches)
     each = seconds_of_one(lambda: next(batches), device, STRETCH * seconds)
     return _row(f"PIL, {workers} workers", recipe.batch_size, each)
 

@@ -242,7 +242,7 @@ class StreamingLoader(Loader):
         try:
             batches = (self._batch(made) for made in self._loader)
             yield from _ahead(batches, self.device) if self.device.type == "cuda" else batches
-        except (RuntimeError, OSError, EOFError) as error:
+        except (RuntimeError, ConnectionError, FileNotFoundError, EOFError) as error:
             if (sentence := lost_worker(error if isinstance(error, RuntimeError) else self._end_of_one(error))) is None:
                 raise
             self.close()

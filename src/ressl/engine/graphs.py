@@ -82,7 +82,7 @@ class GraphedBody:
 
     def _managed(self, what: str, first: Callable[[Callable[[], None]], None]) -> bool:
         """Whether ``first`` could be done; where it could not, the step is as it was, and a plain one from now on."""
-        put_back = snapshot(self.step)
+        put_back, drawn = snapshot(self.step), random_states(self.step.device)
         try:
             first(put_back)
         except (torch.OutOfMemoryError, ResslError):
@@ -91,6 +91,10 @@ class GraphedBody:
             if world() > 1:  # the others wait for this one to do as they do
                 raise
             self.graph = None
+            with contextlib.suppress(RuntimeError):  # which a capture that failed may forbid
+                if self.step.device.type == "cuda":  # what runs beside this would write over what is put back
+                    torch.cuda.synchronize(self.step.device)
+                set_random_states(drawn, self.step.device)
             put_back()
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
             self.say(f"engine eager, because this step cannot {what} here: {reason}")
