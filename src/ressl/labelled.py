@@ -124,11 +124,7 @@ def data_to_measure(
     if opened is None:
         return None
     parts, classes = opened
-    team, here = current(), may_be_held(device)
-    if team.world > 1:  # those of a machine share its memory
-        here = min(here, ram() // 2 // local_processes())
-    most = -team.agree(-here)  # what the one with the least room may hold
-    if sum(part.bytes for part in parts) <= most:
+    if sum(part.bytes for part in parts) <= may_all_hold(device, current()):
         return _read(parts, classes, recipe, progress).to(device)
     fit, *test = [(_unread(part, recipe), part.labels) for part in parts]
     if test:
@@ -157,6 +153,14 @@ def no_labels(recipe: Recipe, root: str | None, hint: str) -> ResslError:
 def has_labels(recipe: Recipe, root: str | None) -> bool:
     """Whether there is anything to measure; no picture is read for it."""
     return _open(recipe, root) is not None
+
+
+def may_all_hold(device: torch.device, team: Team) -> int:
+    """Bytes of pictures, by the process with the least room; those of a machine share its memory."""
+    here = may_be_held(device)
+    if team.world > 1:
+        here = min(here, ram() // 2 // local_processes())
+    return -team.agree(-here)
 
 
 def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationData:

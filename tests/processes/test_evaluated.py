@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import evaluated as work
 import pytest
@@ -16,9 +17,10 @@ import torch
 from test_faults import job
 
 from ressl import labelled
+from ressl.engine.processes import ALONE
 from ressl.evaluating import evaluate_each
 from ressl.evaluation.linear import LinearProtocol
-from ressl.labelled import EvaluationData, UnreadData, data_to_measure
+from ressl.labelled import may_all_hold
 from ressl.recipes import Recipe
 from ressl.runs import Run
 
@@ -88,14 +90,18 @@ def test_pictures_in_their_files(photos: Path, make_run: Callable[..., Run]) -> 
     assert said.count("rank 1 has other weights than rank 0") == 2
 
 
-def test_processes_of_a_machine_share_its_memory(
-    photos: Path, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = make_run("run", data="folder").recipe
-    monkeypatch.setattr(labelled, "ram", lambda: 2 * 150 * 3 * 18 * 18)  # half of it holds 150 pictures
-    assert isinstance(data_to_measure(recipe, str(photos), torch.device("cpu")), EvaluationData)
+def test_processes_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is alone has all of it, also in a shell of an allocation for several."""
+    cpu, two = torch.device("cpu"), cast("Any", SimpleNamespace(world=2, agree=lambda value: value))
+    monkeypatch.setattr(labelled, "ram", lambda: 1200)
+    monkeypatch.setattr(labelled, "may_be_held", lambda device: 600)
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    assert may_all_hold(cpu, two) == may_all_hold(cpu, ALONE) == 600
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert isinstance(data_to_measure(recipe, str(photos), torch.device("cpu")), UnreadData)
+    assert (may_all_hold(cpu, two), may_all_hold(cpu, ALONE)) == (300, 600)
+    two.agree = lambda value: max(value, -200)  # the other has less
+    assert may_all_hold(cpu, two) == 200
 
 
 def read(run: Path) -> dict[str, Any]:
