@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from ressl import benches, labelled, measuring
+from ressl import alike, benches, measuring
 from ressl.data import unread
 from ressl.data.base import FileSource
 from ressl.data.reading import Chunk, read_chunks
@@ -69,7 +69,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """From now on no picture may stay in memory; they are read a few at a time."""
 
     def begin(workers: int = 0, chunk: int = 8) -> None:
-        monkeypatch.setattr(labelled, "may_be_held", lambda device: 0)
+        monkeypatch.setattr(alike, "may_be_held", lambda device: 0)
         monkeypatch.setattr(unread, "CHUNK", chunk)
         monkeypatch.setattr(measuring, "workers", lambda: workers)
 

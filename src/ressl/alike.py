@@ -1,4 +1,4 @@
-"""Processes of one job must see the same pictures.
+"""Processes of one job must see the same pictures, and hold them or not.
 
 With others, or with more of them, one would wait for the rest without end, or train on samples that another has taken.
 """
@@ -10,11 +10,14 @@ import os
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 
 from ressl.data.base import ArraySource, Source
 from ressl.data.batches import Loader
+from ressl.data.unread import may_be_held
 from ressl.engine.processes import Team
 from ressl.errors import ResslError
+from ressl.memory import local_processes, ram
 
 LOOKED_AT = 1000  # samples whose names are compared
 PIXELS = 64  # and of pictures in memory, those whose pixels are
@@ -68,3 +71,11 @@ def check_kept(loader: Loader, broken: Iterable[str], team: Team) -> None:
                 f"rank {rank} holds {samples:,} pictures ({kind}) and rank 0 {first[1]:,} ({first[0]}); start again, "
                 "and see that the machines have as much memory free"
             )
+
+
+def may_all_hold(device: torch.device, team: Team) -> int:
+    """Bytes of pictures, by the process with the least room; those of a machine share its memory."""
+    here = may_be_held(device)
+    if team.world > 1:
+        here = min(here, ram() // 2 // local_processes())
+    return -team.agree(-here)

@@ -17,14 +17,13 @@ from ressl.data import folders
 from ressl.data.base import ArraySource, Source
 from ressl.data.reading import Progress, SizesDiffer, read_all
 from ressl.data.sources import label_of, open_source, splits
-from ressl.data.unread import Part, Unread, digest, may_be_held, share_a_size
+from ressl.data.unread import Part, Unread, digest, share_a_size
 from ressl.data.voc import MultiLabelSource
 from ressl.engine.processes import ALONE, Team, current
 from ressl.errors import ResslError, printable, unknown
 from ressl.evaluation.cache import fingerprint
 from ressl.evaluation.features import extract
 from ressl.evaluation.knn import knn_accuracy
-from ressl.memory import local_processes, ram
 from ressl.recipes.recipe import Recipe
 
 HELD_OUT = 5  # without a test split, every fifth labelled picture is held out
@@ -124,7 +123,7 @@ def data_to_measure(
     if opened is None:
         return None
     parts, classes = opened
-    if sum(part.bytes for part in parts) <= may_all_hold(device, current()):
+    if sum(part.bytes for part in parts) <= alike.may_all_hold(device, current()):
         return _read(parts, classes, recipe, progress).to(device)
     fit, *test = [(_unread(part, recipe), part.labels) for part in parts]
     if test:
@@ -153,14 +152,6 @@ def no_labels(recipe: Recipe, root: str | None, hint: str) -> ResslError:
 def has_labels(recipe: Recipe, root: str | None) -> bool:
     """Whether there is anything to measure; no picture is read for it."""
     return _open(recipe, root) is not None
-
-
-def may_all_hold(device: torch.device, team: Team) -> int:
-    """Bytes of pictures, by the process with the least room; those of a machine share its memory."""
-    here = may_be_held(device)
-    if team.world > 1:
-        here = min(here, ram() // 2 // local_processes())
-    return -team.agree(-here)
 
 
 def unlabelled_data(recipe: Recipe, root: str | None, limit: int) -> EvaluationData:

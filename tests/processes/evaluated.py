@@ -17,7 +17,7 @@ import pytest
 import torch
 from forks import together
 
-from ressl import cli, labelled, measuring
+from ressl import alike, cli, labelled, measuring
 from ressl.data import unread
 from ressl.data.reading import Chunk, read_chunks
 from ressl.data.unread import Unread
@@ -50,7 +50,7 @@ def streaming() -> Iterator[list[str]]:
         yield from read_chunks(source, *given, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labelled, "may_be_held", lambda device: 0)
+        patch.setattr(alike, "may_be_held", lambda device: 0)
         patch.setattr(unread, "CHUNK", 8)
         patch.setattr(unread, "read_chunks", spied)
         patch.setattr(measuring, "workers", lambda: 0)

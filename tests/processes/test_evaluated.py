@@ -16,11 +16,10 @@ import pytest
 import torch
 from test_faults import job
 
-from ressl import labelled
+from ressl import alike
 from ressl.engine.processes import ALONE
 from ressl.evaluating import evaluate_each
 from ressl.evaluation.linear import LinearProtocol
-from ressl.labelled import may_all_hold
 from ressl.recipes import Recipe
 from ressl.runs import Run
 
@@ -93,15 +92,15 @@ def test_pictures_in_their_files(photos: Path, make_run: Callable[..., Run]) -> 
 def test_processes_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is alone has all of it, also in a shell of an allocation for several."""
     cpu, two = torch.device("cpu"), cast("Any", SimpleNamespace(world=2, agree=lambda value: value))
-    monkeypatch.setattr(labelled, "ram", lambda: 1200)
-    monkeypatch.setattr(labelled, "may_be_held", lambda device: 600)
+    monkeypatch.setattr(alike, "ram", lambda: 1200)
+    monkeypatch.setattr(alike, "may_be_held", lambda device: 600)
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
-    assert may_all_hold(cpu, two) == may_all_hold(cpu, ALONE) == 600
+    assert alike.may_all_hold(cpu, two) == alike.may_all_hold(cpu, ALONE) == 600
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert (may_all_hold(cpu, two), may_all_hold(cpu, ALONE)) == (300, 600)
+    assert (alike.may_all_hold(cpu, two), alike.may_all_hold(cpu, ALONE)) == (300, 600)
     two.agree = lambda value: max(value, -200)  # the other has less
-    assert may_all_hold(cpu, two) == 200
+    assert alike.may_all_hold(cpu, two) == 200
 
 
 def read(run: Path) -> dict[str, Any]:
