@@ -4,48 +4,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from textwrap import fill
 
-from reasons import REASONS, Reason
+from ideas import of_ideas, of_linear
+from layout import number, percent, prose, table
+from starts import of_cold
 from targets import Record, newest_first, newest_with, of_kind, verdicts
 
-from ressl.bench.parts import applies
 from ressl.bench.suite import SWEPT, tables
-from ressl.engine.accelerate import LONG, Ideas
+from ressl.engine.accelerate import LONG
 from ressl.report.figures import bars
 
 PICTURE, PICTURED = "bench-cifar10.png", "The CIFAR-10 step on one H200, each row from the newest record that has it"
+RECIPES = ("cifar10", "tiny-imagenet", "imagenet-r50")
 Read = Callable[[Record], Iterator[str]]
-WORDS = {"why", "expected"}  # columns that are read, not compared
-UNSTEADY = """PIL workers: over short epochs, of which each started its workers, and with products in TF32. Now
-`ressl bench` measures without these starts, and with products in float32.
-"""
+UNSTEADY = "PIL workers: over short epochs, of which each started its workers. Now `ressl bench` measures without these"
+UNSTEADY_STEP = prose(UNSTEADY, "starts, and the products of the step in float32, which were in TF32.") + "\n"
+UNSTEADY_VIEWS = prose(UNSTEADY, "starts.") + "\n"
 HEAD = """# Performance
 
 Made by `python benchmarks/performance.py` from the records in `results/`: those of `ressl bench`, of `ressl cost`, of
 `benchmarks/cold.py` and of whole runs. Ratios are taken within one run on one machine. Where a table says which commit
 made it, an older part was not measured again since."""
-
-
-def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
-    headings = list(headings)
-    yield ""
-    yield "| " + " | ".join(headings) + " |"
-    yield "|" + "|".join("---" if i == 0 or name in WORDS else "---:" for i, name in enumerate(headings)) + "|"
-    for row in rows:
-        yield "| " + " | ".join(str(cell) for cell in row) + " |"
-    yield ""
-
-
-def prose(*sentences: str) -> str:
-    return fill(" ".join(sentences), 120)
-
-
-def number(value: float | None, digits: int = 0) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
 
 
 def speeds(rows: list[Record], name: str, base: Record) -> Iterator[list[object]]:
@@ -57,35 +38,6 @@ def speeds(rows: list[Record], name: str, base: Record) -> Iterator[list[object]
             f"{speed / base['images_per_second']:.2f}",
             number(row.get("step_memory_gb", row.get("peak_memory_gb")), 2),
         ]
-
-
-def ideas(rows: list[Record], stem: str) -> Iterator[list[object]]:
-    speeds = {row["ideas"]: row["images_per_second"] for row in rows}
-    whole = rows[0]["images_per_second"]
-    for row in rows[1:]:
-        name, off = _idea(row["ideas"])
-        if (name == "tried convolutions" and not row.get("apart")) or not applies(name.replace(" ", "_"), stem):
-            continue  # in one process with the others it has what they tried
-        speed, dropped, (why, expected) = row["images_per_second"], row.get("dropped", False), reason(name)
-        if "against" in row:
-            alike = 100 * (speed / speeds[row["against"]] - 1)
-            why += f"; beside the same {row['against']}, which it could not have then, {alike:+.1f} %"
-        worth = (speed / whole if dropped else whole / speed) - 1
-        verdict = "off" if off else "dropped" if dropped else "kept"
-        yield [name, why, expected, number(speed), f"{100 * worth:+.1f} %", verdict]
-
-
-def reason(idea: str) -> Reason:
-    return REASONS.get(idea, Reason(""))
-
-
-def _idea(shown: str) -> tuple[str, bool]:
-    """An idea's name, and whether it is measured as one that is off."""
-    off = shown.startswith("with ")
-    return shown.removeprefix("with " if off else "without "), off
-
-
-RECIPES = ("cifar10", "tiny-imagenet", "imagenet-r50")
 
 
 def newest_parts(folder: Path, name: str) -> Record:
@@ -124,66 +76,6 @@ def lines(folder: Path) -> Iterator[str]:
     yield from of_cpu(folder)
 
 
-def of_cold(records: list[Record], runs: Iterable[Record]) -> Iterator[str]:
-    if not records:
-        return
-    record = records[0]
-    linear, made, speed = record["linear"], record["environment"], record["images_per_second"]
-    where = f"{made['gpu']}, torch {made['torch']}, commit {made.get('commit', '?')}"
-    yield "\n## From nothing to a number\n"
-    yield f"`ressl pretrain cifar10 --then linear` with all its kernels made anew ({where}):"
-    yield from table(
-        ("", "seconds"),
-        [
-            ["from the start of the process to its end", number(record["seconds"], 1)],
-            ["training, start-up and kNN included", number(record["training_seconds"], 1)],
-            [f"- of which at {speed:,.0f} images/s", number(record["pictures"] / speed, 1)],
-            ["linear evaluation, 100 epochs", number(linear["seconds"], 1)],
-            ["- of which until the first epoch was done", number(linear["start_seconds"], 1)],
-        ],
-    )
-    told = [text for _, text in record.get("timeline", []) if text.startswith("the step was ready")]
-    yield prose(
-        f"The linear accuracy is then {linear['last']:.2f} % (last epoch).", *(f"It said: {text}." for text in told)
-    )
-    yield "\n" + prose(
-        "All such runs, the newest first; not all cards are equally fast. Below them the newest others that had the",
-        "card alone. They took what kernels they found of earlier ones (the compile cache):",
-    )
-    rows = [["made anew", *cold_row(each)] for each in records]
-    rows += [["as found", *warm_row(each)] for each in warm(records, runs)]
-    headings = ("kernels", "commit", "method", "all, s", "images/s", "start-up and kNN, s", "linear, s", "its start, s")
-    yield from table(headings, rows)
-
-
-def cold_row(record: Record) -> list[str]:
-    linear, speed = record["linear"], record["images_per_second"]
-    start = record["training_seconds"] - record["pictures"] / speed
-    seconds = [number(value, 1) for value in (start, linear["seconds"], linear["start_seconds"])]
-    method = record["recipe"]["method"] if "recipe" in record else "ressl"
-    return [record["environment"].get("commit", "?"), method, number(record["seconds"], 1), number(speed), *seconds]
-
-
-def warm(cold: list[Record], runs: Iterable[Record], most: int = 3) -> list[Record]:
-    """The newest whole runs of CIFAR-10 that had the card alone and were not among the cold ones."""
-    anew = {(record.get("seed"), record["environment"].get("commit")) for record in cold}
-    after = min(str(record["started"]) for record in cold)
-    fitting = [
-        run for run in runs
-        if run["name"] == "cifar10" and run["recipe"]["epochs"] == 200 and run.get("jobs") == 1
-        and "linear" in run["evaluations"] and run["images_per_second"] and run["environment"]["device"] == "cuda"
-        and (run["seed"], run["commit"]) not in anew and run["finished"] > after
-    ]  # fmt: skip
-    return sorted(fitting, key=lambda run: str(run["finished"]), reverse=True)[:most]
-
-
-def warm_row(run: Record) -> list[str]:
-    speed, linear = run["images_per_second"], run["evaluations"]["linear"]
-    start = run["seconds"] - run["steps"] * run["recipe"]["batch_size"] / speed
-    seconds = [number(value, 1) for value in (start, linear["seconds"], linear.get("start_seconds"))]
-    return [run["commit"], run["recipe"]["method"], "", number(speed), *seconds]
-
-
 def of_bench(name: str, folder: Path) -> Iterator[str]:
     """Every part from the newest record that has it; those of one record stand below one line that names it."""
     parts: dict[str, list[str]] = {}
@@ -220,16 +112,16 @@ def of_step(record: Record) -> Iterator[str]:
     reached = {"of the matrix ceiling": "of_matrix_ceiling", "of the copy ceiling": "of_copy_ceiling"}
     reached = {heading: key for heading, key in reached.items() if any(key in row for row in rows)}
     headings = ("engine", "images/s", "times the last", "GB", "start, s", *reached)
-    percents = ([_percent(row.get(key)) for key in reached.values()] for row in rows)
+    percents = ([percent(row.get(key)) for key in reached.values()] for row in rows)
     full = [[*r, number(row.get("start_seconds"), 1), *each] for (r, row), each in zip(shown, percents, strict=True)]
     yield from table(headings, full)
     for row in rows:
         if "note" in row:
             yield f"{row['name']}: {row['note']}.\n"
         if row["engine"].startswith("PIL") and not row.get("steady"):
-            yield UNSTEADY
+            yield UNSTEADY_STEP
     if spreads := [row["spread"] for row in rows if "spread" in row]:
-        yield f"Five stretches each (but one of PIL's), which lie {_percent(max(spreads))} apart at most.\n"
+        yield f"Five stretches each (but one of PIL's), which lie {percent(max(spreads))} apart at most.\n"
     if "of_copy_ceiling" in reached.values():
         yield "Of the copy ceiling: what the convolutions must read and write at the least, each number once.\n"
 
@@ -239,7 +131,7 @@ def of_loss(record: Record) -> Iterator[str]:
     how = "" if cost.get("in_graph") else " if the host launches it, kernel by kernel"
     yield (
         f"\nThe loss alone (K {cost['queue_size']:,}): {cost['milliseconds']} ms, "
-        f"{_percent(cost['share_of_step'])} of the step{how}, {cost['peak_memory_gb']} GB at its peak.\n"
+        f"{percent(cost['share_of_step'])} of the step{how}, {cost['peak_memory_gb']} GB at its peak.\n"
     )
 
 
@@ -249,47 +141,11 @@ def of_embedding(record: Record) -> Iterator[str]:
     yield f"\n{what} to a file of features: {row['seconds']:.2f} s.\n"
 
 
-def of_ideas(record: Record) -> Iterator[str]:
-    rows, stem = record["ideas"], record["recipe"].get("stem", "")
-    whole = number(rows[0]["images_per_second"])
-    yield "\n" + prose(
-        f"All ideas together: {whole} images/s. One of them changed at a time. What is expected is arithmetic",
-        "(`benchmarks/reasons.py`), where there is any; for those that were measured it was written down afterwards.",
-    )
-    found = [*ideas(rows, stem)]
-    yield from table(("idea", "why", "expected", "images/s", "worth", ""), found)
-    missing = [name for name in ideas_of(stem) if not any(name == row[0] for row in found)]
-    if missing:
-        named = "; ".join(f"{name} ({expected_of(name)})" for name in missing)
-        yield prose(f"Not measured in this step yet: {named}.") + "\n"
-
-
-def ideas_of(stem: str) -> list[str]:
-    return [field.name.replace("_", " ") for field in fields(Ideas) if applies(field.name, stem)]
-
-
-def expected_of(idea: str) -> str:
-    return f"expected {found}" if (found := reason(idea).expected) else "nothing to compute"
-
-
-def of_linear(record: Record) -> Iterator[str]:
-    rows = record["linear"]
-    whole = rows[0]["hundred_epochs_seconds"]
-    what = f"100 epochs of linear evaluation on {rows[0]['pictures']:,} random pictures: {whole:.2f} s"
-    yield "\n" + prose(f"{what}, without its start and the test pictures.")
-    changed = []
-    for row in rows[1:]:
-        (name, off), seconds = _idea(row["linear"]), row["hundred_epochs_seconds"]
-        worth = (whole / seconds if off else seconds / whole) - 1
-        verdict = "off" if off else "kept"
-        changed.append([name, reason(name).why, number(seconds, 2), f"{100 * worth:+.1f} %", verdict])
-    if changed:
-        yield from table(("idea", "why", "s if changed", "worth", ""), changed)
-
-
 def of_views(record: Record) -> Iterator[str]:
     rows = record["views"]
     yield from table(("both views alone", "images/s", "times the last", "GB"), speeds(rows, "views", rows[-1]))
+    if not rows[-1].get("steady"):
+        yield UNSTEADY_VIEWS
 
 
 def of_sweep(field: str, record: Record) -> Iterator[str]:
@@ -332,12 +188,8 @@ def of_profile(record: Record) -> Iterator[str]:
     found = record["profile"]
     what = f"{found['engine']}, {found['milliseconds']:.1f} ms for {found['batch']} pictures"
     yield f"\nWhere the time of a step goes ({what}):"
-    rows = [[row["phase"], f"{row['milliseconds']:.1f}", _percent(row["share"])] for row in found["phases"]]
+    rows = [[row["phase"], f"{row['milliseconds']:.1f}", percent(row["share"])] for row in found["phases"]]
     yield from table(("phase", "ms", "share"), rows)
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def main() -> None:

@@ -1,25 +1,26 @@
-"""What the loader's benchmark says of the files that it read."""
+"""The loader's benchmark: what it measures, and what it says of the files that it read."""
 
 from __future__ import annotations
 
 import json
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
+from benched import CPU, toy
 from ressl import cli
 from ressl.bench import loader, suite
 from ressl.bench.loader import described, files_of, in_words, jpegs, loader_speed
+from ressl.bench.steps import pictures
 from ressl.data.base import FileSource
 from ressl.recipes import Recipe
 from ressl.reproduce.schema import misfit
 
-CPU = torch.device("cpu")
 READ = ("data", "pictures", "median_height", "median_width", "mean_bytes")
 
 
@@ -105,3 +106,83 @@ def test_a_named_set_keeps_its_name(make_folder: Callable[..., Path], tiny: Call
     next(rows)
     assert next(rows)["data"] == "imagenet"
     rows.close()
+
+
+def test_the_loader_is_measured_with_and_without_a_step():
+    rows = [*loader_speed(toy(), CPU, 0, 0.05)]
+    assert [row["loader"].split(":")[0].split(",")[0] for row in rows] == [
+        *("step on resident pictures", "whole files decoded", "loader", "step fed by the loader")
+    ]
+    assert all(row["images_per_second"] > 0 for row in rows)
+    assert rows[0]["share_of_step"] == 1.0
+
+
+def test_the_loader_streams_the_files_it_is_given_and_idle_is_what_the_step_waits(tmp_path, make_folder, monkeypatch):
+    """So few small pictures would lie on the device, were they not to be streamed; and an epoch of them is long."""
+    seen = []
+
+    class Slow(loader.StreamingLoader):
+        def __init__(self, source, *more):
+            super().__init__(source, *more)
+            seen.append(len(source))
+
+        def iterate(self, epoch, start_step=0):
+            for batch in super().iterate(epoch, start_step):
+                time.sleep(0.15)
+                yield batch
+
+    folder, recipe = make_folder(n=12), toy()
+    monkeypatch.setattr(loader, "StreamingLoader", Slow)
+    monkeypatch.setattr(loader, "STEPS", 10)
+    monkeypatch.setattr(suite, "small", lambda named: recipe)
+    kept, keep = [], lambda found: kept.append(len(found["loader"]))
+    found = suite.bench("cifar10", parts=("loader",), device=CPU, workers=0, seconds=0.05, data=str(folder), keep=keep)
+    assert kept[:4] == [1, 2, 3, 4]  # who stops it keeps what was measured
+    resident, decoded, streamed, fed = found["loader"]
+    assert {row["files"].split(",")[0] for row in (decoded, streamed, fed)} == {"12 files of photos"}
+    assert seen == [168, 168]  # ten batches of 16, of whole rounds
+    assert str(tmp_path) not in json.dumps(found)
+    assert misfit(found) is None
+    assert 0.5 < fed["idle_share"] < 1
+    assert fed["share_of_step"] == pytest.approx(fed["images_per_second"] / resident["images_per_second"], abs=1e-3)
+    (_, _, rows), *_ = suite.tables(found)
+    assert rows[3][0] == f"step fed by the loader (device idle {100 * fed['idle_share']:.0f} %)"
+
+
+def test_batches_that_lay_ready_are_not_measured(monkeypatch):
+    """While a step is compiled the workers fill their queue; taken from there, any loader looks fast."""
+    taken, clock = [], []
+    monkeypatch.setattr(loader, "_batches", lambda made: iter(lambda: taken.append(1), 0))
+    monkeypatch.setattr(loader, "seconds_of_one", lambda call, *more: clock.append(len(taken)) or 1.0)
+    recipe = toy()
+    loader._stream(recipe, pictures(64, 16), CPU, 3, 0.0)
+    assert clock == [8]
+
+
+def test_shards_are_read_as_their_files_are(tmp_path, make_folder):
+    paths = sorted(make_folder(n=4).rglob("*.*"))
+    paths = [path for path in paths if path.is_file()]
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for path in paths:
+            tar.add(path, path.name)
+    source = loader.files_of(str(tmp_path / "a.tar"))
+    assert [source.raw(i) for i in range(len(source))] == [path.read_bytes() for path in paths]
+    again = loader.Repeated(source, 6)
+    assert len(again) == 8
+    assert (again.read(5) == source.read(1)).all()
+    assert again.identify(5) == source.identify(1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--parts", "loss", "--data", "."], "--data is read by the part 'loader' alone; add it to --parts"),
+        (["--parts", "loader", "--data", "shapes"], "shapes holds no picture files to read"),
+        (["--parts", "loader", "--data", "nowhere"], "there is no folder nowhere"),
+    ],
+)
+def test_data_that_nothing_reads_is_a_mistake(asked, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", "--device", "cpu", *asked]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

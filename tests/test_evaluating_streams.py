@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from nearly import close
 from ressl import alike, benches, measuring
 from ressl.data import unread
 from ressl.data.base import FileSource
@@ -86,20 +87,6 @@ def seeing_colour(run: Run) -> Subject:
 def measured(run: Run, photos: Path, *protocols: str, **more: Any) -> dict[str, dict[str, Any]]:
     found = evaluate_each(run, protocols, data=str(photos), device="cpu", changes=CHANGES, again=True, **more)
     return {name: {k: v for k, v in result.items() if not k.endswith("seconds")} for name, result in found}
-
-
-def close(a: Any, b: Any) -> None:
-    """Equal, but for the last digits of numbers."""
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            close(a[key], b[key])
-    elif isinstance(a, list):
-        assert len(a) == len(b)
-        for one, other in zip(a, b, strict=True):
-            close(one, other)
-    else:
-        assert a == (pytest.approx(b, rel=1e-4, abs=1e-4) if isinstance(b, float) else b)
 
 
 @pytest.mark.parametrize("split", ["own split", "held out"])

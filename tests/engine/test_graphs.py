@@ -128,7 +128,8 @@ def test_a_start_goes_on_when_others_are_ready_and_leaves_no_trace(
     monkeypatch.setattr(graphs, "wake_compiler", lambda device: helpers.asked.append("helpers"))
     step.begin_epoch(0)
     before = state()
-    GraphedBody(step, pytest.fail, cast("Any", helpers) if rehearsed else None)._capture(None, graphs.snapshot(step))
+    body = GraphedBody(step, pytest.fail, cast("Any", helpers) if rehearsed else None)
+    assert body._managed("be a CUDA graph", lambda put_back: body._capture(None, put_back))
     wanted = ORDERS[rehearsed, out, done]
     assert helpers.asked[: len(wanted)] == wanted
     assert helpers.asked[len(wanted) :].count("step") == graphs.WARM_UP + 1

@@ -16,6 +16,7 @@ import pytest
 import torch
 from test_faults import job
 
+from nearly import close
 from ressl import alike
 from ressl.engine.processes import ALONE
 from ressl.evaluating import evaluate_each
@@ -31,22 +32,6 @@ def photos(make_folder: Callable[..., Path]) -> Path:
     """91 pictures to fit on and 31 to test on, of many sizes, one of each broken."""
     make_folder(31, mixed=True, name="photos/test", side=19, broken=(7,))
     return make_folder(91, mixed=True, name="photos/train", side=20, broken=(4,)).parent
-
-
-def close(a: Any, b: Any) -> None:
-    """Equal, but for the last digits of numbers."""
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            close(a[key], b[key])
-    elif isinstance(a, list):
-        assert len(a) == len(b)
-        for one, other in zip(a, b, strict=True):
-            close(one, other)
-    elif isinstance(a, torch.Tensor):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    else:
-        assert a == (pytest.approx(b, rel=1e-4, abs=1e-4) if isinstance(b, float) else b)
 
 
 def elsewhere(photos: Path, run: Run) -> None:

@@ -10,13 +10,22 @@ import numpy as np
 
 from ressl.recipes import Recipe, get_recipe
 from ressl.recipes.typed import plain
-from ressl.reproduce.grid import Ledger
+from ressl.reproduce.grid import Job, Ledger
 from ressl.reproduce.ledger import SCHEMA
+from ressl.reproduce.tables import Cell, Table
 
 MACHINE = {
     "ressl": "1.0", "python": "3.12.1", "torch": "2.11", "torchvision": "0.26", "system": "Linux", "cpu": "some CPU",
     "cores": 16, "threads": 16, "device": "cuda", "gpu": "some GPU", "commit": "abc",
 }  # fmt: skip
+TINY = {
+    "width": 4, "backbone": "resnet10", "image_size": 16, "batch_size": 32, "bn_groups": 2, "queue_size": 64,
+    "hidden_dim": 16, "output_dim": 8, "epochs": 1, "knn_every": 0, "warmup_epochs": 0.1,
+    "linear": {"epochs": 1, "augment": False}, "data": "array",
+}  # fmt: skip
+SMALL = Table(
+    "small", "A small table", (Cell("a", "x", "demo", TINY, 50.0), Cell("b", "x", "demo", {**TINY, "lr": 0.1}))
+)
 
 
 def record(recipe: Recipe, linear: float | None = None, knn: float = 40.0, **changes: Any) -> dict[str, Any]:
@@ -70,3 +79,7 @@ def pictures(n: int, side: int, seed: int) -> np.ndarray:
     images[::2, ..., 0] += 130
     images[1::2, ..., 2] += 130
     return images
+
+
+def record_of(job: Job, last: float, finished: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
+    return record(job.recipe, last, finished=finished)

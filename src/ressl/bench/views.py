@@ -47,7 +47,7 @@ def _pil(recipe: Recipe, workers: int, device: torch.device, seconds: float) -> 
     for _ in range(in_stock(workers)):
         next(batches)
     each = seconds_of_one(lambda: next(batches), device, STRETCH * seconds)
-    return _row(f"PIL, {workers} workers", recipe.batch_size, each)
+    return _row(f"PIL, {workers} workers", recipe.batch_size, each) | {"steady": True}
 
 
 def _v2(recipe: Recipe, images: Tensor, device: torch.device, seconds: float) -> float:

@@ -82,7 +82,13 @@ class GraphedBody:
 
     def _managed(self, what: str, first: Callable[[Callable[[], None]], None]) -> bool:
         """Whether ``first`` could be done; where it could not, the step is as it was, and a plain one from now on."""
-        put_back, drawn = snapshot(self.step), random_states(self.step.device)
+        device, weights = self.step.device, snapshot(self.step)
+        drawn = random_states(device)
+
+        def put_back() -> None:
+            weights()
+            set_random_states(drawn, device)  # a rehearsal draws, and so may a method
+
         try:
             first(put_back)
         except (torch.OutOfMemoryError, ResslError):
@@ -92,10 +98,11 @@ class GraphedBody:
                 raise
             self.graph = None
             with contextlib.suppress(RuntimeError):  # which a capture that failed may forbid
-                if self.step.device.type == "cuda":  # what runs beside this would write over what is put back
-                    torch.cuda.synchronize(self.step.device)
-                set_random_states(drawn, self.step.device)
-            put_back()
+                if device.type == "cuda":  # what runs beside this would write over what is put back
+                    torch.cuda.synchronize(device)
+            weights()
+            with contextlib.suppress(RuntimeError):
+                set_random_states(drawn, device)
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
             self.say(f"engine eager, because this step cannot {what} here: {reason}")
             plain_again(self.step)
@@ -105,7 +112,6 @@ class GraphedBody:
     def _capture(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
         self.fixed = fixed = None if batch is None else _own(batch, self.step.device)
         side, start = torch.cuda.Stream(self.step.device), Start(self.watcher)
-        drawn = random_states(self.step.device)
         with beside(side):
             if self.rehearsal is not None:
                 self._make_ready(self.rehearsal, fixed, start)
@@ -116,7 +122,6 @@ class GraphedBody:
                 self.plain(fixed)
         join(side)
         put_back()
-        set_random_states(drawn, self.step.device)  # a rehearsal draws, and so may a method
         torch.cuda.synchronize(self.step.device)
         start.next("capturing it")
         torch._C._cuda_clearCublasWorkspaces()  # of the streams that warmed up; those of the graph are its own
@@ -163,10 +168,9 @@ class LaunchedBody(GraphedBody):
 
     def _first(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
         if self.rehearsal is not None:
-            start, drawn = Start(self.watcher), random_states(self.step.device)
+            start = Start(self.watcher)
             self._make_ready(self.rehearsal, batch, start)
             put_back()
-            set_random_states(drawn, self.step.device)
             self.step.turned = True  # what was looked at on the way lies behind
             start.end()
         self._launch(batch)

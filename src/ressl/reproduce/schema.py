@@ -57,6 +57,7 @@ class Pretrain(Head):
 
 class Speed(TypedDict):
     images_per_second: float
+    steady: NotRequired[bool]  # workers were not started anew in between; of earlier ones: they were
     peak_memory_gb: NotRequired[float | None]
 
 
@@ -65,7 +66,6 @@ class Step(Speed):
     precision: str
     batch: int
     spread: NotRequired[float]  # of the stretches that were timed, as a share of their median
-    steady: NotRequired[bool]  # workers were not started anew in between; of earlier ones: they were
     of_matrix_ceiling: NotRequired[float]
     of_copy_ceiling: NotRequired[float]  # of the least that convolutions must read and write
 
