@@ -112,7 +112,8 @@ def ideas(rows: list[Record], stem: str) -> Iterator[list[object]]:
             alike = 100 * (speed / speeds[row["against"]] - 1)
             why += f"; beside the same {row['against']}, which it could not have then, {alike:+.1f} %"
         worth = (speed / whole if dropped else whole / speed) - 1
-        verdict = "off" if off else "dropped" if dropped else "kept"
+        kept = "kept" if worth >= 0 else "kept; not faster this time"
+        verdict = "off" if off else "dropped" if dropped else kept
         yield [name, why, expected, number(speed), f"{100 * worth:+.1f} %", verdict]
 
 

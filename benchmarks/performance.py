@@ -70,7 +70,8 @@ def lines(folder: Path) -> Iterator[str]:
     yield "\n## Targets for one H200"
     yield from table(("", "measured", "target", "", "commit"), verdicts(folder))
     yield f"![{PICTURED}](images/{PICTURE})"
-    yield from of_cold([*newest_first(folder, "cold", "cifar10")], of_kind(folder, "pretrain"))
+    cold, others = ([*newest_first(folder, "cold", name)] for name in ("cifar10", "cifar100"))
+    yield from of_cold(cold, others, of_kind(folder, "pretrain"))
     for name in RECIPES:
         yield from of_bench(name, folder)
     yield from of_cpu(folder)

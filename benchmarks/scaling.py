@@ -38,11 +38,10 @@ UNKNOWN = f"""
 The step alone has not been measured yet (`ressl bench {RECIPE} --parts engines:graph`), so nothing is predicted.
 """
 CAREFUL = """
-The step alone is measured: {milliseconds:.1f} ms for {batch} samples, as one CUDA graph (`{command}`, the first row
-above). Several processes run `compile` instead, which is slower (measured with CIFAR-10, see
-[Performance](PERFORMANCE.md)). More hides behind a longer step, and what does not is a smaller share of it, so the
-efficiency errs on the careful side. It does not tell images/s, though: N processes do not reach N times those of the
-graph. One process with `--engine compile` on this recipe: {compiled}.
+The step alone is measured: {milliseconds:.1f} ms for {batch} samples, as one CUDA graph (the first row above). Several
+processes run `compile` instead, which is slower. More hides behind a longer step, and what does not is a smaller share
+of it, so the efficiency errs on the careful side. It does not tell images/s, though: N processes do not reach N times
+those of the graph. One process with `--engine compile`: {compiled}.
 
 With {batch} samples for each process:
 """
@@ -134,11 +133,11 @@ def predicted(folder: Path) -> Iterator[str]:
     if found is None:
         yield UNKNOWN.rstrip()
         return
-    _, row, command = found
+    row = found[1]
     machine, batch = replace(assumed, step_seconds=row["milliseconds"] / 1e3), row["batch"]
     slower = newest_of(folder, [("bench", RECIPE, lambda record: engine(record, "compile"), COMPILED)])
     compiled = of_step(slower[1]) if slower else f"not measured yet (`{COMPILED}`)"
-    yield CAREFUL.format(milliseconds=row["milliseconds"], batch=batch, command=command, compiled=compiled)
+    yield CAREFUL.format(milliseconds=row["milliseconds"], batch=batch, compiled=compiled)
     recipe = get_recipe(RECIPE)
     sent = {n: traffic(recipe, n, batch) for n in EACH}
     yield from _table([], ([n, *_cells(of, n, machine)] for n, of in sent.items()))

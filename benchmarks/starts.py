@@ -8,7 +8,8 @@ from layout import number, prose, table
 from targets import Record
 
 
-def of_cold(records: list[Record], runs: Iterable[Record]) -> Iterator[str]:
+def of_cold(records: list[Record], others: list[Record], runs: Iterable[Record]) -> Iterator[str]:
+    """Of CIFAR-10's cold runs the newest; beside them all, those of ``others``, too."""
     if not records:
         return
     record = records[0]
@@ -34,10 +35,11 @@ def of_cold(records: list[Record], runs: Iterable[Record]) -> Iterator[str]:
         "All such runs, the newest first; not all cards are equally fast. Below them the newest others that had the",
         "card alone. They took what kernels they found of earlier ones (the compile cache):",
     )
-    rows = [["made anew", *cold_row(each)] for each in records]
+    every = sorted([*records, *others], key=lambda each: str(each["started"]), reverse=True)
+    rows = [["made anew", *cold_row(each)] for each in every]
     rows += [["as found", *warm_row(each)] for each in warm(records, runs)]
-    headings = ("kernels", "commit", "method", "all, s", "images/s", "start-up and kNN, s", "linear, s", "its start, s")
-    yield from table(headings, rows)
+    headings = ("kernels", "commit", "data", "method", "all, s", "images/s", "start-up and kNN, s", "linear, s")
+    yield from table((*headings, "its start, s"), rows)
 
 
 def cold_row(record: Record) -> list[str]:
@@ -45,7 +47,8 @@ def cold_row(record: Record) -> list[str]:
     start = record["training_seconds"] - record["pictures"] / speed
     seconds = [number(value, 1) for value in (start, linear["seconds"], linear["start_seconds"])]
     method = record["recipe"]["method"] if "recipe" in record else "ressl"
-    return [record["environment"].get("commit", "?"), method, number(record["seconds"], 1), number(speed), *seconds]
+    where = [record["environment"].get("commit", "?"), record["name"]]
+    return [*where, method, number(record["seconds"], 1), number(speed), *seconds]
 
 
 def warm(cold: list[Record], runs: Iterable[Record], most: int = 3) -> list[Record]:
@@ -65,4 +68,4 @@ def warm_row(run: Record) -> list[str]:
     speed, linear = run["images_per_second"], run["evaluations"]["linear"]
     start = run["seconds"] - run["steps"] * run["recipe"]["batch_size"] / speed
     seconds = [number(value, 1) for value in (start, linear["seconds"], linear.get("start_seconds"))]
-    return [run["commit"], run["recipe"]["method"], "", number(speed), *seconds]
+    return [run["commit"], run["name"], run["recipe"]["method"], "", number(speed), *seconds]

@@ -23,7 +23,9 @@ def of_kind(folder: Path, kind: str) -> list[Record]:
 
 
 def newest_first(folder: Path, kind: str, name: str, device: str = "cuda") -> Iterator[Record]:
-    fitting = [r for r in of_kind(folder, kind) if r["name"] == name and r["environment"]["device"] == device]
+    """``name``: of a recipe, or ``one|another``."""
+    names = name.split("|")
+    fitting = [r for r in of_kind(folder, kind) if r["name"] in names and r["environment"]["device"] == device]
     yield from sorted(fitting, key=lambda r: str(r.get("started") or r["finished"]), reverse=True)
 
 
@@ -98,8 +100,14 @@ TARGETS: list[tuple[str, str, Callable[[Record], float], float, bool]] = [
     ("50,000 pictures of 32 px to features, s", "cifar10", lambda r: r["embed"]["seconds"], 5, False),
     ("CIFAR-10 from nothing to its linear accuracy, s", "cold cifar10", lambda r: r["seconds"], 220, False),
     ("the same, linear accuracy, %", "cold cifar10", lambda r: r["linear"]["last"], 90.0, True),
-    ("its linear evaluation, 100 epochs, s", "cold cifar10", lambda r: r["linear"]["seconds"], 10, False),
-    ("the same without its start, s", "cold cifar10", epochs_alone, 10, False),
+    (
+        "linear evaluation of such a run (CIFAR-10 or CIFAR-100), 100 epochs, s",
+        "cold cifar10|cifar100",
+        lambda r: r["linear"]["seconds"],
+        10,
+        False,
+    ),
+    ("the same without its start, s", "cold cifar10|cifar100", epochs_alone, 10, False),
     (
         "100 epochs alone, of random pictures (`ressl bench --parts linear`), s",
         "cifar10",

@@ -96,6 +96,26 @@ def test_sweeps_are_drawn_beside_the_papers(tmp_path: Path) -> None:
     assert heads[0] < places[0] < heads[1] < places[1] < heads[2]
 
 
+def test_quick_runs_of_any_length_stand_in_their_table_once(tmp_path: Path) -> None:
+    quick = lambda cell: (cell.paper or 0) - 20
+    ledger = write(
+        tmp_path / "led",
+        *planned("table2", "CIFAR-10, tau_s 0.1", quick, quick=True),  # one of them is Table 1's as well
+        *planned("table4", "CIFAR-10", lambda cell: 50.0, quick=True, epochs=60),
+        *planned("table4", "CIFAR-10", lambda cell: 90.0),
+    )
+    text = page(ledger)
+    heads = [line for line in text.splitlines() if ", quick: " in line]
+    assert [(line.split(":")[0], line.split("quick: ")[1].split(",")[0]) for line in heads] == [
+        ("## Table 2", "20 epochs"), ("## Table 4", "60 epochs"),
+    ]  # fmt: skip
+    assert "`ressl reproduce table4 --quick --epochs 60`, 6 of 24 cells measured." in text
+    assert "--only 'CIFAR-10, K 256' --quick --epochs 60 --seeds 0 --into mine`" in text
+    assert "Other runs" not in text
+    ((_, lines),) = pictures(ledger)["table4"].panels
+    assert [line.name for line in lines] == ["paper, 200 epochs", "ours, 200 epochs", "ours, 60 epochs"]
+
+
 def test_the_command_draws_what_the_page_shows_and_the_same_bytes_again(tmp_path: Path) -> None:
     write(tmp_path / "led", record(short("ressl"), knn=70.0), record(short("byol"), knn=60.0))
     for name in ("one", "two"):

@@ -247,6 +247,13 @@ class Summary:
         return f"{self.last:.2f}{spread} (n {self.n}{best}{part})"
 
 
+def short_lengths(table: Table, ledger: Ledger) -> list[int]:
+    """Epochs of the quick runs that a ledger may have of a table: the table's own, and what somebody chose."""
+    names = {cell.recipe for cell in table.cells}
+    short = [r["recipe"] for r in ledger if r["name"] in names and r["recipe"]["linear"]["epochs"] == QUICK_LINEAR]
+    return sorted({table.quick_epochs, *(recipe["epochs"] for recipe in short if recipe["epochs"])})
+
+
 def summaries(ledger: Ledger, planned: Sequence[Job]) -> list[tuple[Cell, Summary | None]]:
     """Every planned cell, and what the ledger has of its jobs."""
     of_cell: dict[tuple[str, str], list[Job]] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ressl.reproduce.again import again
 from ressl.reproduce.differences import differences, not_measured
-from ressl.reproduce.grid import Job, Ledger, Summary, jobs
+from ressl.reproduce.grid import Job, Ledger, Summary, jobs, short_lengths
 from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures, title
 from ressl.reproduce.sections import folders, four_crops, in_code, other_ways, stopped, transfers
 from ressl.reproduce.tables import IMAGENET, TABLES, Cell, Table
@@ -30,10 +30,14 @@ BASE = "MoCo v2"  # beside whose step those of others are put
 
 def page(ledger: Ledger) -> str:
     parts = [HEAD]
-    shown: set[int] = set()
     drawn = pictures(ledger)
+    whole = {table.name: _measured(table, ledger) for table in TABLES.values()}
+    short = _told_once([_measured(t, ledger, n) for t in TABLES.values() for n in short_lengths(t, ledger)])
+    shown = {number for found in (*whole.values(), *short) for number in found.numbers}
     for table in TABLES.values():
-        parts += [*_table(table, ledger, False, shown), *_table(table, ledger, True, shown)]
+        parts += _table(whole[table.name])
+        for found in short:
+            parts += _table(found) if found.table is table else []
         if table.name in drawn:
             parts += _picture(drawn[table.name])
         if table.name == IMAGENET.name:
@@ -50,27 +54,48 @@ def _picture(picture: Picture) -> Iterator[str]:
     yield f"\n![{picture.title}](images/{picture.file})"
 
 
-def _table(table: Table, ledger: Ledger, quick: bool, shown: set[int]) -> Iterator[str]:
+class Measured(NamedTuple):
+    """What the ledger has of a table, of whole runs or of quick ones of so many epochs."""
+
+    table: Table
+    quick: int  # 0: whole runs
+    cells: dict[tuple[str, str], list[dict[str, Any]]]
+
+    @property
+    def numbers(self) -> set[int]:
+        return {id(record) for records in self.cells.values() for record in records}
+
+
+def _measured(table: Table, ledger: Ledger, quick: int = 0) -> Measured:
     planned: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs(table, seeds=ledger.seeds or [0], quick=quick):
+    for job in jobs(table, seeds=ledger.seeds or [0], quick=bool(quick), epochs=quick or None):
         planned.setdefault((job.cell.row, job.cell.column), []).append(job)
     if quick:  # what is as long as ever stands in the whole table
         planned = {place: some for place, some in planned.items() if some[0].shortened}
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for place, some in planned.items():
-        found[place] = [record for job in some if (record := ledger.find(job)) is not None]
-        shown |= {id(record) for record in found[place]}
-    measured = sum(bool(records) for records in found.values())
-    if quick and not measured:
-        return
-    short = f", quick: {table.quick_epochs} epochs, for the trend only" if quick else ""
+    records = {place: [ledger.find(job) for job in some] for place, some in planned.items()}
+    return Measured(table, quick, {place: [r for r in some if r is not None] for place, some in records.items()})
+
+
+def _told_once(short: list[Measured]) -> list[Measured]:
+    """Of quick tables those that have something, and not only what another one has: a run may be in many tables."""
+    once: list[Measured] = []
+    for found in sorted(short, key=lambda found: -len(found.numbers)):
+        once += [] if any(found.numbers <= other.numbers for other in once) or not found.numbers else [found]
+    return [found for found in short if any(found is other for other in once)]
+
+
+def _table(found: Measured) -> Iterator[str]:
+    table, quick, cells = found
+    measured = sum(bool(records) for records in cells.values())
+    short = f", quick: {quick} epochs, for the trend only" if quick else ""
+    again = " ".join(["ressl reproduce", table.name, *_how(table, quick)])
     yield f"\n## {table.title}{short}\n"
-    yield f"`ressl reproduce {table.name}{' --quick' if quick else ''}`, {measured} of {len(found)} cells measured.\n"
+    yield f"`{again}`, {measured} of {len(cells)} cells measured.\n"
     if measured:
         yield "| | | paper | ours | difference | images/s | minutes | command |"
         yield "|---|---|---:|---:|---:|---:|---:|---|"
     for cell in table.cells:
-        records = found.get((cell.row, cell.column), [])
+        records = cells.get((cell.row, cell.column), [])
         summary = Summary.of(records, cell)
         if summary is not None:
             yield _row(table, cell, summary, records, quick)
@@ -79,7 +104,7 @@ def _table(table: Table, ledger: Ledger, quick: bool, shown: set[int]) -> Iterat
         yield from (f"- {cell.row}, {cell.column}, paper {cell.paper:.2f}: {cell.how}" for cell in table.elsewhere)
 
 
-def _row(table: Table, cell: Cell, summary: Summary, records: list[dict[str, Any]], quick: bool) -> str:
+def _row(table: Table, cell: Cell, summary: Summary, records: list[dict[str, Any]], quick: int) -> str:
     paper = "" if cell.paper is None else f"{cell.paper:.2f}"
     difference = "" if cell.paper is None or quick else f"{summary.last - cell.paper:+.2f}"
     alone = [r for r in records if r.get("jobs", 1) == 1]
@@ -214,11 +239,15 @@ def _commit(record: dict[str, Any]) -> str:
     return "" if commit is None else f", commit {commit}"
 
 
-def command(table: Table, cell: Cell, seeds: Sequence[int], quick: bool = False) -> str:
+def command(table: Table, cell: Cell, seeds: Sequence[int], quick: int = 0) -> str:
     """The command line that makes one cell's number again, evaluation and all seeds included."""
-    words = ["ressl", "reproduce", table.name, "--only", f"{cell.row}, {cell.column}"]
-    words += ["--quick"] if quick else []
+    words = ["ressl", "reproduce", table.name, "--only", f"{cell.row}, {cell.column}", *_how(table, quick)]
     return shlex.join([*words, "--seeds", *map(str, sorted(seeds)), "--into", "mine"])
+
+
+def _how(table: Table, quick: int) -> list[str]:
+    """Options of quick runs of so many epochs; of whole runs none."""
+    return ["--quick", *(["--epochs", str(quick)] if quick != table.quick_epochs else [])] if quick else []
 
 
 def _others(ledger: Ledger, records: list[dict[str, Any]]) -> Iterator[str]:
