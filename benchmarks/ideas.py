@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import NamedTuple
 
-from layout import number, prose, table
+from layout import number, percent, prose, table
 from targets import Record
 
 from ressl.bench.parts import applies
 from ressl.engine.accelerate import Ideas
+
+FORWARDS = 4  # that a step's products are worth
 
 
 class Reason(NamedTuple):
@@ -89,7 +91,7 @@ def of_linear(record: Record) -> Iterator[str]:
     rows = record["linear"]
     whole = rows[0]["hundred_epochs_seconds"]
     what = f"100 epochs of linear evaluation on {rows[0]['pictures']:,} random pictures: {whole:.2f} s"
-    yield "\n" + prose(f"{what}, without its start and the test pictures.")
+    yield "\n" + prose(f"{what}, without its start and the test pictures.", *of_ceiling(record))
     changed = []
     for row in rows[1:]:
         (name, off), seconds = _idea(row["linear"]), row["hundred_epochs_seconds"]
@@ -98,6 +100,18 @@ def of_linear(record: Record) -> Iterator[str]:
         changed.append([name, reason(name).why, number(seconds, 2), f"{100 * worth:+.1f} %", verdict])
     if changed:
         yield from table(("idea", "why", "s if changed", "worth", ""), changed)
+
+
+def of_ceiling(record: Record) -> Iterator[str]:
+    """How far linear evaluation can be from the card's matrix products: all that it does is the network's forward."""
+    if "ceilings" not in record or "gflops_per_image" not in record:
+        return
+    row, ceiling = record["linear"][0], record["ceilings"]["matrix_tflops"]
+    forward = record["gflops_per_image"] / FORWARDS
+    reached = row["images_per_second"] * forward / 1000
+    least = row["hundred_epochs_seconds"] * reached / ceiling
+    yield f"A forward is {forward:.2f} GFLOP (a step is four: a teacher's, a student's, and a backward like two)."
+    yield f"That is {reached:.0f} TFLOP/s, {percent(reached / ceiling)} of the ceiling; by all of it, {least:.1f} s."
 
 
 def ideas(rows: list[Record], stem: str) -> Iterator[list[object]]:

@@ -29,11 +29,14 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
                   {"ideas": "without tried convolutions", **step, "images_per_second": 51_000.0},
                   {"ideas": "without tried convolutions", "apart": True, **step, "images_per_second": 49_000.0},
                   {"ideas": "without fused pool", **step, "images_per_second": 55_500.0},  # there is none
+                  {"ideas": "without stem product", **step, "images_per_second": 56_100.0},
                   {"ideas": "without fused update", **step, "images_per_second": 50_000.0},
                   {"ideas": "with inside pixels", "dropped": True, **step, "images_per_second": 56_560.0},
                   {"ideas": "four steps per replay", "dropped": True, "against": "without fused update", **step,
                    "images_per_second": 55_000.0}],
-        "linear": [{"linear": "all ideas", "pictures": 50_000, "hundred_epochs_seconds": 10.0},
+        "gflops_per_image": 4.0,
+        "linear": [{"linear": "all ideas", "pictures": 50_000, "hundred_epochs_seconds": 10.0,
+                    "images_per_second": 350_000.0},
                    {"linear": "with inside pixels", "pictures": 50_000, "hundred_epochs_seconds": 8.0},
                    {"linear": "without our kernel", "pictures": 50_000, "hundred_epochs_seconds": 12.5}],
         "sweeps": {"batch_size": [{"batch_size": 1024, **step, "images_per_second": 70_000.0}]},
@@ -50,16 +53,19 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
     assert "| ResNet-50, share of the loss |  | <= 0.02 | not measured |  |" in text
     assert "| 50,000 | +12.0 % | kept |" in text
     assert "100 epochs of linear evaluation on 50,000 random pictures: 10.00 s, without its start" in text
+    assert "A forward is 1.00 GFLOP" in text.replace("\n", " ")
+    assert "That is 350 TFLOP/s, 50.0 % of the ceiling; by all of it, 5.0 s." in text.replace("\n", " ")
+    assert "| 56,100 | -0.2 % | kept; not faster this time |" in text
     assert "| 12.50 | +25.0 % | kept |" in text
     assert "| 8.00 | +25.0 % | off |" in text
     assert "| 56,560 | +1.0 % | off |" in text
     assert "without fused update, which it could not have then, +10.0 % |  | 55,000 | -1.8 % | dropped |" in text
     assert "55,500" not in text
-    assert "paired pixels (expected +1 %" in text.split("Not measured in this step yet")[1]
+    assert "paired pixels (expected +1 %" in text.split("Not measured in this step yet")[1].replace("\n", " ")
     assert "| 49,000 | +14.3 % | kept |" in text
     assert "51,000" not in text  # in one process with the others it says nothing
     assert "| CIFAR-10 from nothing to its linear accuracy, s | 211.0 | <= 220 | met | ? |" in text
-    assert "| its linear evaluation, 100 epochs, s | 15.00 | <= 10 | missed | ? |" in text
+    assert "| linear evaluation of such a run (CIFAR-10 or CIFAR-100), 100 epochs, s | 15.00 | <= 10 | missed |" in text
     assert "| the same without its start, s | 9.50 | <= 10 | met | ? |" in text
     assert (
         "| 100 epochs alone, of random pictures (`ressl bench --parts linear`), s | 10.00 | <= 10 | met | ? |" in text
@@ -84,11 +90,14 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
              "evaluations": {"linear": {"seconds": 11.0, "start_seconds": 0.9}}}  # fmt: skip
     for i, other in enumerate(({}, {"jobs": 2}, {"finished": "2024-01-01"}, {"name": "demo"})):
         (tmp_path / f"cifar10-{i}.json").write_text(json.dumps(found | other))
-    rows = performance.page(tmp_path).split("All such runs")[1].splitlines()[5:8]
+    hundred = cold | {"name": "cifar100", "started": "2025-06-01T00:00:00Z", "seconds": 220.0}
+    (tmp_path / "cold-cifar100-cuda-w.json").write_text(json.dumps(hundred))
+    rows = performance.page(tmp_path).split("All such runs")[1].splitlines()[5:9]
     assert rows == [
-        "| made anew | ? | ressl | 211.0 | 62,500 | 30.0 | 15.0 | 5.5 |",
-        "| made anew | ? | ressl | 230.0 | 62,500 | 40.0 | 15.0 | 5.5 |",
-        "| as found | abc | moco-v2 |  | 62,500 | 15.0 | 11.0 | 0.9 |",
+        "| made anew | ? | cifar10 | ressl | 211.0 | 62,500 | 30.0 | 15.0 | 5.5 |",
+        "| made anew | ? | cifar100 | ressl | 220.0 | 62,500 | 30.0 | 15.0 | 5.5 |",
+        "| made anew | ? | cifar10 | ressl | 230.0 | 62,500 | 40.0 | 15.0 | 5.5 |",
+        "| as found | abc | cifar10 | moco-v2 |  | 62,500 | 15.0 | 11.0 | 0.9 |",
     ]
     drawn = performance.picture(tmp_path, tmp_path / "new" / "x.png")
     assert drawn.read_bytes()[:4] == b"\x89PNG"
