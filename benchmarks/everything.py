@@ -66,7 +66,7 @@ def measurements(data: Path, into: Path, runs: Path, photos: Path | None) -> lis
         Step(
             "engines-r50",
             2.5,
-            [*bench, "imagenet-r50", *to, "--parts", "engines:launch", "engines:compile", "profile"],
+            [*bench, "imagenet-r50", *to, "--parts", "engines:compile", "profile"],
             piece=True,
         ),
         Step("cost-5-crops", 2.5, [*cost, *to, "--only", "5 crops"], piece=True),

@@ -22,6 +22,9 @@ Read = Callable[[Record], Iterator[str]]
 UNSTEADY = "PIL workers: over short epochs, of which each started its workers. Now `ressl bench` measures without these"
 UNSTEADY_STEP = prose(UNSTEADY, "starts, and the products of the step in float32, which were in TF32.") + "\n"
 UNSTEADY_VIEWS = prose(UNSTEADY, "starts.") + "\n"
+DROPPED = {
+    "launch": "the kernels of the graph, launched one by one, as several processes could have them; slower, so dropped."
+}
 HEAD = """# Performance
 
 Made by `python benchmarks/performance.py` from the records in `results/`: those of `ressl bench`, of `ressl cost`, of
@@ -117,6 +120,8 @@ def of_step(record: Record) -> Iterator[str]:
     full = [[*r, number(row.get("start_seconds"), 1), *each] for (r, row), each in zip(shown, percents, strict=True)]
     yield from table(headings, full)
     for row in rows:
+        if row["engine"] in DROPPED:
+            yield f"{row['name']}: {DROPPED[row['engine']]}\n"
         if "note" in row:
             yield f"{row['name']}: {row['note']}.\n"
         if row["engine"].startswith("PIL") and not row.get("steady"):

@@ -147,7 +147,6 @@ def test_a_benchmark_that_is_stopped_has_a_plot_of_what_it_has(rows, tmp_path, m
         ("engines:graf", "unknown piece of 'engines' 'graf'; did you mean 'graph'"),
         ("loss:x", "has no pieces"),
         ("engines:graph", "a CUDA graph needs a GPU, and there is none here"),
-        ("engines:launch", "the kernels of engine launch need a GPU, and there is none here"),
     ],
 )
 def test_an_unknown_piece_of_a_part_is_said(word, answer):

@@ -13,7 +13,7 @@ from torch import Tensor
 from ressl.bench.steps import pictures
 from ressl.data.loaders import ResidentLoader
 from ressl.engine import graphs
-from ressl.engine.graphs import GraphedBody, LaunchedBody, Start
+from ressl.engine.graphs import GraphedBody, Start
 from ressl.engine.lookahead import look_ahead
 from ressl.engine.step import TrainStep
 from ressl.recipes import Recipe
@@ -129,17 +129,16 @@ def test_a_start_goes_on_when_others_are_ready_and_leaves_no_trace(
     step.begin_epoch(0)
     before = state()
     body = GraphedBody(step, pytest.fail, cast("Any", helpers) if rehearsed else None)
-    assert body._managed("be a CUDA graph", lambda put_back: body._capture(None, put_back))
+    assert body._captured(None)
     wanted = ORDERS[rehearsed, out, done]
     assert helpers.asked[: len(wanted)] == wanted
     assert helpers.asked[len(wanted) :].count("step") == graphs.WARM_UP + 1
     assert all(a.equal(b) for a, b in zip(before, captured[0], strict=True))
 
 
-@pytest.mark.parametrize("body", [GraphedBody, LaunchedBody])
 @pytest.mark.parametrize("late", [True, False])
 def test_a_step_that_cannot_be_made_fast_is_as_it_was_and_goes_on_plainly(
-    body: type[GraphedBody], late: bool, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
+    late: bool, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a reason; also if it fails behind the update."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda *args: None)
@@ -157,54 +156,12 @@ def test_a_step_that_cannot_be_made_fast_is_as_it_was_and_goes_on_plainly(
                 raise RuntimeError("no such kernel\nand a long story")
 
             step.body = failing  # type: ignore[method-assign]
-            step.body = body(step, said.append)  # type: ignore[method-assign]
-            step.engine = "launch"
+            step.body = GraphedBody(step, said.append)  # type: ignore[method-assign]
+            step.engine = "graph"
         step.begin_epoch(0)
         for _ in range(3):
             step.advance()
         assert step.engine == "eager"
         made.append([torch.get_rng_state(), step.step, step.ring, *step.method.state_dict().values()])
-    what = "be a CUDA graph" if body is GraphedBody else "be launched by our kernels"
-    assert said == [f"engine eager, because this step cannot {what} here: no such kernel"]
-    assert all(a.equal(b) for a, b in zip(*made, strict=True))
-
-
-def test_of_several_processes_none_goes_on_in_another_way(
-    tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = made_step(tiny())
-
-    def failing(batch: Any) -> None:
-        raise RuntimeError("no such kernel")
-
-    step.body = failing  # type: ignore[method-assign]
-    step.body = LaunchedBody(step, pytest.fail)  # type: ignore[method-assign]
-    step.begin_epoch(0)
-    monkeypatch.setattr(graphs, "world", lambda: 2)
-    with pytest.raises(RuntimeError, match="no such kernel"):
-        step.advance()
-
-
-@pytest.mark.parametrize(("out", "done"), [(True, True), (False, True)])
-def test_a_launched_step_is_made_ready_once_and_leaves_no_trace(
-    out: bool, done: bool, tiny: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-    for helpers in (None, Helpers(out, done)):
-        torch.manual_seed(5)
-        step = made_step(tiny())
-        if helpers is not None:
-            monkeypatch.setattr(graphs, "scouts", helpers)
-            noting(step, helpers.asked)
-            step.body = LaunchedBody(step, pytest.fail, cast("Any", helpers))  # type: ignore[method-assign]
-        for epoch in range(2):
-            step.begin_epoch(epoch)
-            for _ in range(2):
-                step.advance()
-        made.append([torch.get_rng_state(), step.step, *step.method.state_dict().values()])
-        if helpers is not None:
-            wanted = ORDERS[True, out, done]
-            assert helpers.asked[: len(wanted)] == wanted
-            assert helpers.asked[len(wanted) :].count("step") == 4
-            assert helpers.asked.count("choose") == 1
+    assert said == ["engine eager, because this step cannot be a CUDA graph here: no such kernel"]
     assert all(a.equal(b) for a, b in zip(*made, strict=True))

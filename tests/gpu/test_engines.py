@@ -86,7 +86,7 @@ def distance(tmp_path_factory, eager):
     return lambda ours, steps: far(ours, steps) / far(eager, steps)
 
 
-@pytest.mark.parametrize("engine", ["compile", "launch", "graph"])
+@pytest.mark.parametrize("engine", ["compile", "graph"])
 def test_losses_equal_the_eager_ones_within_bf16(engine, eager, distance, tmp_path):
     ours = losses(train(tmp_path / "run", engine))
     assert len(ours) == len(eager) == 128
@@ -98,7 +98,7 @@ def test_losses_equal_the_eager_ones_within_bf16(engine, eager, distance, tmp_pa
         assert far < 2
 
 
-@pytest.mark.parametrize("engine", ["eager", "compile", "launch", "graph"])
+@pytest.mark.parametrize("engine", ["eager", "compile", "graph"])
 def test_a_resumed_run_has_the_losses_of_an_undisturbed_one(engine, tmp_path):
     whole = train(tmp_path / "whole", engine)
     with pytest.raises(Interrupted):

@@ -35,7 +35,7 @@ SWEPT: dict[str, tuple[int, ...]] = {
 }
 _SWEPT_ON_CPU = {"batch_size": (32, 64, 128), "queue_size": (1024, 4096), "image_size": (16, 32)}
 OF_PARTS: dict[str, tuple[str, ...]] = {
-    "engines": ("eager", "compile", "launch", "graph", "pil"),
+    "engines": ("eager", "compile", "graph", "pil"),
     "sweeps": tuple(SWEPT),
 }
 
@@ -81,9 +81,8 @@ def bench(
     if data is not None:
         files_of(data)  # what is wrong with it is said before anything is measured
     on_gpu = device.type == "cuda"
-    if not on_gpu and "engines" in wanted and wanted["engines"] <= {"graph", "launch"}:
-        what = "a CUDA graph needs" if "graph" in wanted["engines"] else "the kernels of engine launch need"
-        raise ResslError(f"{what} a GPU, and there is none here; measure engines:eager or engines:compile")
+    if not on_gpu and "engines" in wanted and wanted["engines"] == {"graph"}:
+        raise ResslError("a CUDA graph needs a GPU, and there is none here; measure engines:eager or engines:compile")
     chosen = get_recipe(recipe) if on_gpu else small(get_recipe(recipe))
     spend = seconds if seconds is not None else 2.0
     found: dict[str, Any] = {"schema": 1, "kind": "bench", "name": recipe, "recipe": plain(chosen)}
@@ -169,7 +168,7 @@ def _engines(
     say: Callable[[str], None],
     pieces: Container[str],
 ) -> Iterator[dict[str, Any]]:
-    cases = [("eager", "fp32"), *((engine, "bf16") for engine in ("eager", "compile", "launch", "graph"))]
+    cases = [("eager", "fp32"), *((engine, "bf16") for engine in ("eager", "compile", "graph"))]
     for engine, precision in cases if device.type == "cuda" else [("eager", "fp32"), ("compile", "fp32")]:
         if engine in pieces:
             row = step_speed(recipe, device, engine, precision, seconds)

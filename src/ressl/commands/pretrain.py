@@ -52,8 +52,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         default="auto",
-        help="auto (graph on a GPU, compile on several; on a CPU compile for long runs, else eager), eager, compile, "
-        "graph, or launch (the kernels of graph without one: ready sooner than compile, and slower)",
+        help="auto (graph on a GPU, compile on several; on a CPU compile for long runs, else eager), eager, compile "
+        "or graph",
     )
     parser.add_argument("--precision", default="auto", help="auto (bf16 on a GPU), fp32 or bf16")
     parser.add_argument(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,17 +20,16 @@ from ressl.engine.building import dismiss
 from ressl.engine.compiling import compiled, keep_compiled, missing_compiler, quieten, small_workspaces
 from ressl.engine.convolutions import WeightGradients
 from ressl.engine.fusion import LowPrecisionWeights, fuse
-from ressl.engine.graphs import GraphedBody, LaunchedBody, Watcher
+from ressl.engine.graphs import GraphedBody, Watcher
 from ressl.engine.launching import Launch
 from ressl.engine.lookahead import look_ahead
-from ressl.engine.optimisers import gradients
 from ressl.engine.step import TrainStep
 from ressl.errors import unknown
 from ressl.methods.base import Method
 from ressl.nn.ema import EMATeacher
-from ressl.nn.processes import average, world
+from ressl.nn.processes import world
 
-Engine = Literal["auto", "eager", "compile", "launch", "graph"]
+Engine = Literal["auto", "eager", "compile", "graph"]
 ENGINES: tuple[str, ...] = get_args(Engine)
 LONG = 5e8  # pixels that a run on a CPU sees (the demo: 7e7): compiling, a minute at most, is then a part of its gain
 
@@ -99,10 +98,9 @@ def accelerate(
         raise unknown("engine", engine, ENGINES)
     on_gpu = step.device.type == "cuda"
     wanted = _fastest(step) if engine == "auto" else engine
-    if wanted in ("graph", "launch") and not on_gpu:
-        what = "CUDA graphs" if wanted == "graph" else "the kernels of engine launch"
+    if wanted == "graph" and not on_gpu:
         wanted = "eager"
-        say(f"engine eager, because {what} need a CUDA device")
+        say("engine eager, because CUDA graphs need a CUDA device")
     elif wanted == "graph" and world() > 1:
         wanted = "compile"
         say("engine compile, because a step that several processes share is not captured as one CUDA graph")
@@ -141,31 +139,9 @@ def accelerate(
     if wanted == "graph":
         rehearsal = _for_graph(step, ideas)
         step.body = GraphedBody(step, say, rehearsal, watcher)  # type: ignore[method-assign]
-    elif wanted == "launch":
-        rehearsal = _for_launch(step, ideas)
-        step.body = LaunchedBody(step, say, rehearsal, watcher)  # type: ignore[method-assign]
     if rehearsal is None:
         dismiss()
     step.engine = wanted
-
-
-def _for_launch(step: TrainStep, ideas: Ideas) -> Rehearsal | None:
-    """As for a graph, but what the host launches it may also do itself: average gradients over several processes.
-
-    All at once behind the backward: gradients that are made on a stream of their own cannot be taken up as they arise.
-    Not the fused update, whose tables would have to be written in every step.
-    """
-    step.call = step.method  # not by way of DDP, which averages gradients of the weights, and not of their copies
-    rehearsal = _for_graph(step, replace(ideas, fused_update=False))
-    collect = step.collect
-
-    def collected() -> None:
-        collect()
-        average(gradients(step.optimiser))
-
-    if world() > 1:
-        step.collect = collected
-    return rehearsal
 
 
 def _for_graph(step: TrainStep, ideas: Ideas) -> Rehearsal | None:

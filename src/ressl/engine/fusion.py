@@ -18,8 +18,6 @@ from ressl.engine import compiling
 from ressl.engine.convolutions import WeightGradients, convolve, padded_stem, stem, stem_columns, stem_pixels
 from ressl.engine.ways import Ways
 from ressl.methods.base import Method, Output
-from ressl.nn.batchnorm import WholeBatchNorm2d
-from ressl.nn.processes import world
 
 Twice = Tensor | tuple[Tensor, Tensor]  # a result, or the same one twice: for the next block and for its shortcut
 
@@ -70,7 +68,7 @@ class _Fused:
         self.seen = tuple(map(compiling.compiled, seen)) if compiled else seen
 
     def norm(self, norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Twice:
-        if _is_ours(norm):
+        if norm.training:
             from ressl.engine.kernels import norm_act_twice  # here, because Triton is not on every machine
 
             twice = norm_act_twice(norm, x, residual, relu)
@@ -80,7 +78,7 @@ class _Fused:
 
     def norm_pool(self, norm: nn.BatchNorm2d, pool: nn.Module, x: Tensor) -> Twice:
         """The end of the stem."""
-        if _is_ours(norm) and self.pooled:
+        if norm.training and self.pooled:
             from ressl.engine.pooling import can_pool, norm_pool_twice
 
             if can_pool(pool):
@@ -114,11 +112,6 @@ class _Fused:
             x = block(x)  # one name for all, so that a teacher keeps none of them
         features: Tensor = net.fc(_one(x).mean(dim=(2, 3)))
         return features
-
-
-def _is_ours(norm: nn.BatchNorm2d) -> bool:
-    """Whether our kernels do what it does: in training, on this process's share of a batch."""
-    return norm.training and (world() == 1 or not isinstance(norm, WholeBatchNorm2d))
 
 
 def _one(x: Twice) -> Tensor:

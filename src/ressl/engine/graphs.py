@@ -22,7 +22,6 @@ from ressl.engine.optimisers import optimiser_tensors
 from ressl.engine.step import TrainStep
 from ressl.engine.streams import beside, join
 from ressl.errors import ResslError
-from ressl.nn.processes import world
 
 WARM_UP = 2  # steps before capture: the first compiles and chooses kernels, the second runs as the rest will
 
@@ -70,7 +69,7 @@ class GraphedBody:
         self.fixed: Batch | None = None  # where a streaming loader's batch is put for the graph to read
 
     def __call__(self, batch: Batch | None) -> None:
-        if self.graph is None and not self._managed("be a CUDA graph", lambda put_back: self._capture(batch, put_back)):
+        if self.graph is None and not self._captured(batch):
             return self.step.body(batch)
         assert self.graph is not None
         if batch is not None and self.fixed is not None:
@@ -80,8 +79,8 @@ class GraphedBody:
             self.step.catch_up()
         return self.graph.replay()
 
-    def _managed(self, what: str, first: Callable[[Callable[[], None]], None]) -> bool:
-        """Whether ``first`` could be done; where it could not, the step is as it was, and a plain one from now on."""
+    def _captured(self, batch: Batch | None) -> bool:
+        """Whether that could be done; where it could not, the step is as it was, and a plain one from now on."""
         device, weights = self.step.device, snapshot(self.step)
         drawn = random_states(device)
 
@@ -90,12 +89,10 @@ class GraphedBody:
             set_random_states(drawn, device)  # a rehearsal draws, and so may a method
 
         try:
-            first(put_back)
+            self._capture(batch, put_back)
         except (torch.OutOfMemoryError, ResslError):
             raise
         except Exception as error:  # also the compiler's; a fault of the step itself comes again when it runs plainly
-            if world() > 1:  # the others wait for this one to do as they do
-                raise
             self.graph = None
             with contextlib.suppress(RuntimeError):  # which a capture that failed may forbid
                 if device.type == "cuda":  # what runs beside this would write over what is put back
@@ -104,7 +101,7 @@ class GraphedBody:
             with contextlib.suppress(RuntimeError):
                 set_random_states(drawn, device)
             reason = (str(error).strip() or type(error).__name__).split("\n")[0]
-            self.say(f"engine eager, because this step cannot {what} here: {reason}")
+            self.say(f"engine eager, because this step cannot be a CUDA graph here: {reason}")
             plain_again(self.step)
             return False
         return True
@@ -151,34 +148,6 @@ class GraphedBody:
 
         for part in (networks, views) if scouts.out() else (views, networks):
             part()
-
-
-class LaunchedBody(GraphedBody):
-    """The body of a step made ready as for a graph, and then launched by the host, kernel by kernel, every time."""
-
-    ready = False
-
-    def __call__(self, batch: Batch | None) -> None:
-        if self.ready:
-            self._launch(batch)
-        else:
-            self.ready = self._managed("be launched by our kernels", lambda put_back: self._first(batch, put_back))
-            if not self.ready:
-                self.step.body(batch)
-
-    def _first(self, batch: Batch | None, put_back: Callable[[], None]) -> None:
-        if self.rehearsal is not None:
-            start = Start(self.watcher)
-            self._make_ready(self.rehearsal, batch, start)
-            put_back()
-            self.step.turned = True  # what was looked at on the way lies behind
-            start.end()
-        self._launch(batch)
-
-    def _launch(self, batch: Batch | None) -> None:
-        if self.step.turned:
-            self.step.catch_up()
-        self.plain(batch)
 
 
 def _helped(device: torch.device) -> None:

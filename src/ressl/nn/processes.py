@@ -6,7 +6,6 @@ With one process all of it is the identity. Row j of rank r is row j * world + r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,18 +34,6 @@ def all_rows(x: Tensor) -> Tensor:
         return x
     gathered: Tensor = _AllRows.apply(x)
     return gathered
-
-
-@torch.no_grad()
-def average(tensors: Sequence[Tensor]) -> None:
-    """Let each be its mean over the processes; all of them travel as one."""
-    if world() == 1 or not tensors:
-        return
-    flat = torch.cat([x.reshape(-1) for x in tensors])
-    dist.all_reduce(flat)
-    flat /= world()
-    parts = flat.split([x.numel() for x in tensors])
-    torch._foreach_copy_(list(tensors), [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)])
 
 
 def my_rows(x: Tensor) -> Tensor:
