@@ -319,8 +319,12 @@ def test_speed_and_minutes_are_medians_over_the_seeds(tmp_path: Path) -> None:
 
 
 def test_runs_that_were_made_together_have_no_speed(tmp_path: Path) -> None:
-    text = page(write(tmp_path / "led", record(get_recipe("cifar10"), 90.0, jobs=4)))
-    assert "| 90.00 (n 1, best 90.50) | -0.20 |  |  |" in text
+    together = record(get_recipe("cifar10"), 90.0, jobs=4)
+    text = page(write(tmp_path / "led", together))
+    assert "| paper | ours | difference | command |" in text  # a column that nobody fills is none
+    assert "| 90.00 (n 1, best 90.50) | -0.20 | `ressl" in text
+    text = page(write(tmp_path / "two", together, record(get_recipe("cifar100"), 60.0)))
+    assert "| 90.00 (n 1, best 90.50) | -0.20 |  |  | `ressl" in text
 
 
 def test_the_page_says_what_differs_and_what_is_not_measured() -> None:

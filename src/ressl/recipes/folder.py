@@ -86,7 +86,9 @@ def choose_recipe(kind: str, found: Findings, told: Mapping[str, Any] | None = N
         knn_every=max(1, convert(int, told.get("epochs", epochs), "epochs") // 20),  # often enough for a short run too
         knn_k=neighbours(found.count),
         # Told, because evaluation else takes pictures as they are: it must see them as whoever loads the model will.
-        linear=LinearProtocol(schedule="cosine", lr=LINEAR_RATE, resize=size if size < 128 else round(size * 256 / 224)),
+        linear=LinearProtocol(
+            schedule="cosine", lr=LINEAR_RATE, resize=size if size < 128 else round(size * 256 / 224)
+        ),
     )
     return recipe, why
 

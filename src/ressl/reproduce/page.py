@@ -25,6 +25,8 @@ neither. The command makes the number again: it trains and evaluates every seed,
 `results` it would show the records that are there).
 """
 
+COLUMNS = ["", "", "paper", "ours", "difference", "images/s", "minutes", "command"]
+RIGHT = dict.fromkeys(COLUMNS, "---:") | {"": "---", "command": "---"}
 BASE = "MoCo v2"  # beside whose step those of others are put
 
 
@@ -91,20 +93,20 @@ def _table(found: Measured) -> Iterator[str]:
     again = " ".join(["ressl reproduce", table.name, *_how(table, quick)])
     yield f"\n## {table.title}{short}\n"
     yield f"`{again}`, {measured} of {len(cells)} cells measured.\n"
-    if measured:
-        yield "| | | paper | ours | difference | images/s | minutes | command |"
-        yield "|---|---|---:|---:|---:|---:|---:|---|"
-    for cell in table.cells:
-        records = cells.get((cell.row, cell.column), [])
-        summary = Summary.of(records, cell)
-        if summary is not None:
-            yield _row(table, cell, summary, records, quick)
+    rows = [
+        _row(table, cell, summary, records, quick)
+        for cell in table.cells
+        if (summary := Summary.of(records := cells.get((cell.row, cell.column), []), cell)) is not None
+    ]
+    kept = [i for i, name in enumerate(COLUMNS) if not name or any(row[i] for row in rows)]
+    for row in ([COLUMNS, [RIGHT[name] for name in COLUMNS]] if rows else []) + rows:
+        yield f"| {' | '.join(row[i] for i in kept)} |"
     if table.elsewhere and not quick:
         yield "\n" * bool(measured) + "Not made by this command:\n"
         yield from (f"- {cell.row}, {cell.column}, paper {cell.paper:.2f}: {cell.how}" for cell in table.elsewhere)
 
 
-def _row(table: Table, cell: Cell, summary: Summary, records: list[dict[str, Any]], quick: int) -> str:
+def _row(table: Table, cell: Cell, summary: Summary, records: list[dict[str, Any]], quick: int) -> list[str]:
     paper = "" if cell.paper is None else f"{cell.paper:.2f}"
     difference = "" if cell.paper is None or quick else f"{summary.last - cell.paper:+.2f}"
     alone = [r for r in records if r.get("jobs", 1) == 1]
@@ -112,9 +114,7 @@ def _row(table: Table, cell: Cell, summary: Summary, records: list[dict[str, Any
     speed = f"{statistics.median(speeds):,.0f}" if speeds else ""
     minutes = f"{statistics.median(r['seconds'] for r in alone) / 60:.1f}" if alone else ""
     again = command(table, cell, [r["seed"] for r in records], quick)
-    return (
-        f"| {cell.row} | {cell.column} | {paper} | {summary.text()} | {difference} | {speed} | {minutes} | `{again}` |"
-    )
+    return [cell.row, cell.column, paper, summary.text(), difference, speed, minutes, f"`{again}`"]
 
 
 def _paper_cost(ledger: Ledger) -> Iterator[str]:
