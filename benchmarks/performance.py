@@ -91,7 +91,7 @@ def of_bench(name: str, folder: Path) -> Iterator[str]:
 
     shown: set[str] = set()
     for record in newest_first(folder, "bench", name):  # engines that the newest did not measure, from one before
-        names = {row["engine"] for row in record.get("engines", [])}
+        names = {row["engine"] for row in record.get("engines", [])} - DROPPED.keys()
         if names - shown:
             add(record, of_step(record))
         shown |= names
@@ -126,8 +126,9 @@ def of_step(record: Record) -> Iterator[str]:
             yield f"{row['name']}: {row['note']}.\n"
         if row["engine"].startswith("PIL") and not row.get("steady"):
             yield UNSTEADY_STEP
-    if spreads := [row["spread"] for row in rows if "spread" in row]:
-        yield f"Five stretches each (but one of PIL's), which lie {percent(max(spreads))} apart at most.\n"
+    if spreads := {row["spread"]: row["name"] for row in rows if "spread" in row}:
+        but = " (but one of PIL's)" if any(row["engine"].startswith("PIL") for row in rows) else ""
+        yield f"Five stretches each{but}, which lie {percent(max(spreads))} apart at most ({spreads[max(spreads)]}).\n"
     if "of_copy_ceiling" in reached.values():
         yield "Of the copy ceiling: what the convolutions must read and write at the least, each number once.\n"
 

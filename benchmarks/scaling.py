@@ -29,10 +29,10 @@ one CUDA graph, which is faster, they overlap and cannot be told apart.
 """
 MODEL = """
 The model: time of a step = the step of one process alone + what of the gradients does not hide behind the backward
-({hidden:.0f} % of the step) + statistics, keys and shuffle, none of which hide. One process receives
-{inside:.0f} GB/s from its own node of {node} and {between:.0f} GB/s from other nodes; latency is left out. **All of
-these are assumptions; put in your own** (`Machine` in that file). Efficiency is images/s of one process among N over
-those of one alone.
+({hidden:.0f} % of the step, as of the compiled one) + statistics, keys and shuffle, none of which hide. One process
+receives {inside:.0f} GB/s from its own node of {node} and {between:.0f} GB/s from other nodes; latency is left out.
+**All of these are assumptions; put in your own** (`Machine` in that file). Efficiency is images/s of one process among
+N over those of one alone.
 """
 UNKNOWN = f"""
 The step alone has not been measured yet (`ressl bench {RECIPE} --parts engines:graph`), so nothing is predicted.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benched import CPU, toy
-from ressl.bench import steps
+from ressl.bench import steps, views
 from ressl.bench.steps import pil_batches, pil_loader, reference_speed
 from ressl.bench.timing import as_torch_comes, in_stock, timed
 
@@ -54,6 +54,15 @@ def test_what_lay_in_stock_is_used_up_by_steps_before_the_clock_starts(monkeypat
     assert reference_speed(recipe, CPU, 3, 0.01)["images_per_second"] == 16.0
     assert clock == [in_stock(3)]
     assert len(taken) == in_stock(3) + 1
+
+
+def test_views_of_workers_are_timed_without_their_starts_and_say_so(monkeypatch):
+    taken, clock = [], []
+    monkeypatch.setattr(views, "pil_batches", lambda *args: iter(lambda: taken.append(1) or 0, 1))
+    monkeypatch.setattr(views, "seconds_of_one", lambda step, *args: clock.append(len(taken)) or 1.0)
+    row = views._pil(toy(), 3, CPU, 0.01)
+    assert (row["views"], row["images_per_second"], row["steady"]) == ("PIL, 3 workers", 16.0, True)
+    assert clock == [in_stock(3)]
 
 
 def test_the_reference_is_as_torch_comes_and_leaves_it_as_it_was():

@@ -71,9 +71,13 @@ def test_the_page_and_the_targets_read_what_the_bench_writes(tmp_path: Path, mon
         "| 100 epochs alone, of random pictures (`ressl bench --parts linear`), s | 10.00 | <= 10 | met | ? |" in text
     )
     assert "each started its workers" in text.replace("\n", " ")
+    pil = {"views": "PIL, 16 workers", "batch": 256, "images_per_second": 7_000.0}
+    for steady in ({}, {"steady": True}):
+        told = "\n".join(performance.of_views({"views": [pil | {"views": "ours"}, pil | steady]}))
+        assert ("each started its workers" in told.replace("\n", " ")) != bool(steady)
     assert "| - of which at 62,500 images/s | 160.0 |" in text
     assert "| graph, bf16 | 56,000 | 7.00 | 1.30 | 9.0 | 40.0 % | 10.0 % |" in text
-    assert "Five stretches each (but one of PIL's), which lie 3.0 % apart at most." in text
+    assert "Five stretches each (but one of PIL's), which lie 3.0 % apart at most (PIL workers, eager, fp32)." in text
     assert "graph, bf16: as it is here." in text
     short = record | {"started": "2026-01-02T00:00:00Z", "engines": [step | {"images_per_second": 57_000.0}]}
     full = record | {"engines": [step, step | {"engine": "eager"}, plain]}

@@ -68,7 +68,7 @@ def pretrain(
         out: the run folder; ``runs/<recipe>-<time>`` by default.
         resume: continue the run in ``out`` where its last checkpoint left it.
         device: ``cpu``, ``cuda`` or ``cuda:1``; the GPU when there is one, unless told.
-        engine: ``graph``, ``launch``, ``compile`` or ``eager``; by default what is fastest for device and length.
+        engine: ``graph``, ``compile`` or ``eager``; by default what is fastest for device and length.
         precision: ``fp32`` or ``bf16``; bf16 on a GPU, unless told.
         workers: decoding processes; they change the speed and nothing else.
         rhythm: how often it logs and saves.

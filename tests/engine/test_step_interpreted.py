@@ -1,4 +1,7 @@
-"""The whole step as the graph engine has it, without the graph: Triton's interpreter runs its kernels on the CPU."""
+"""The step as the graph engine has it, by Triton's interpreter on a CPU: the fused networks and views made ahead.
+
+What only a GPU has is left out: the graph, its streams, weights in bf16, the fused update, and what is compiled.
+"""
 
 from collections.abc import Callable
 
@@ -18,6 +21,7 @@ import torch
 from ressl.bench.steps import pictures
 from ressl.data.loaders import ResidentLoader
 from ressl.engine import accelerate as engine, kernels
+from ressl.engine.lookahead import LookAhead
 from ressl.recipes import Recipe, method_options
 from ressl.runs import build_method
 from ressl.training import Settings, build_step
@@ -38,6 +42,7 @@ def steps(method, fast, seed=0):
                       Settings(device="cpu", precision="fp32"), cpu)
     if fast:
         engine._for_graph(step, engine.Ideas(teacher_stream=False))
+        assert isinstance(step.prepare, LookAhead)
         plain = step.body
         step.body = lambda batch: (step.turned and step.catch_up(), plain(batch))  # as a graph is replayed
     for epoch, count in enumerate((2, 1)):  # other pictures than the step before has seen coming

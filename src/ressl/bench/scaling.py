@@ -33,7 +33,7 @@ class Machine:
     node: int = 8  # processes that are joined by the fast links
     inside: float = 300e9  # bytes/s that one process receives from its own node
     between: float = 40e9  # ... and from other nodes
-    hidden: float = 0.6  # share of the step during which gradients can travel unseen: the backward
+    hidden: float = 0.5  # share of the step during which gradients can travel unseen: the backward
 
 
 def traffic(recipe: Recipe, world: int, batch: int, view_bytes: int = 2) -> Traffic:

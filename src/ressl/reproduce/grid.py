@@ -250,8 +250,9 @@ class Summary:
 def short_lengths(table: Table, ledger: Ledger) -> list[int]:
     """Epochs of the quick runs that a ledger may have of a table: the table's own, and what somebody chose."""
     names = {cell.recipe for cell in table.cells}
-    short = [r["recipe"] for r in ledger if r["name"] in names and r["recipe"]["linear"]["epochs"] == QUICK_LINEAR]
-    return sorted({table.quick_epochs, *(recipe["epochs"] for recipe in short if recipe["epochs"])})
+    made = [Recipe.from_json(json.dumps(record["recipe"])) for record in ledger if record["name"] in names]
+    short = [recipe.epochs for recipe in made if recipe.linear.epochs == QUICK_LINEAR and recipe.epochs]
+    return sorted({table.quick_epochs, *short})
 
 
 def summaries(ledger: Ledger, planned: Sequence[Job]) -> list[tuple[Cell, Summary | None]]:

@@ -90,9 +90,9 @@ def _table(found: Measured) -> Iterator[str]:
     table, quick, cells = found
     measured = sum(bool(records) for records in cells.values())
     short = f", quick: {quick} epochs, for the trend only" if quick else ""
-    again = " ".join(["ressl reproduce", table.name, *_how(table, quick)])
+    whole = " ".join(["ressl reproduce", table.name, *_how(table, quick)])
     yield f"\n## {table.title}{short}\n"
-    yield f"`{again}`, {measured} of {len(cells)} cells measured.\n"
+    yield f"`{whole}`, {measured} of {len(cells)} cells measured.\n"
     rows = [
         _row(table, cell, summary, records, quick)
         for cell in table.cells
@@ -112,9 +112,9 @@ def _row(table: Table, cell: Cell, summary: Summary, records: list[dict[str, Any
     alone = [r for r in records if r.get("jobs", 1) == 1]
     speeds = [r["images_per_second"] for r in alone if r["images_per_second"]]
     speed = f"{statistics.median(speeds):,.0f}" if speeds else ""
+    words = command(table, cell, [r["seed"] for r in records], quick)
     minutes = f"{statistics.median(r['seconds'] for r in alone) / 60:.1f}" if alone else ""
-    again = command(table, cell, [r["seed"] for r in records], quick)
-    return [cell.row, cell.column, paper, summary.text(), difference, speed, minutes, f"`{again}`"]
+    return [cell.row, cell.column, paper, summary.text(), difference, speed, minutes, f"`{words}`"]
 
 
 def _paper_cost(ledger: Ledger) -> Iterator[str]:

@@ -127,4 +127,4 @@ def _ours(ledger: Ledger, table: Table, field: str) -> Iterator[Line]:
         planned = jobs(table, seeds=ledger.seeds, quick=bool(quick), epochs=quick or None)
         points = [(cell.changes[field], s.last) for cell, s in summaries(ledger, planned) if s is not None]
         if len(points) >= FEWEST:
-            yield Line(f"ours, {planned[0].recipe.epochs} epochs", sorted(points))
+            yield Line(f"ours, {planned[0].recipe.epochs} epochs{', quick' if quick else ''}", sorted(points))
