@@ -16,8 +16,8 @@ from ressl.recipes.recipe import Recipe
 from ressl.recipes.typed import convert
 
 SMALLEST = 32  # pictures; below that there is nothing to relate to
-# Of the linear classifier, by a cosine. On CIFAR-100 and Tiny ImageNet (docs/RESULTS.md, "other linear classifiers") 0.2,
-# which the paper has for SimCLR and BYOL, is two to four points behind 1, and 5 one ahead: a careful part of the way.
+# Of the linear classifier, by a cosine. On CIFAR-100 and Tiny ImageNet (docs/RESULTS.md, "other linear classifiers")
+# 0.2, the paper's for SimCLR and BYOL, is two to four points behind 1, and 5 one ahead: a careful part of the way.
 LINEAR_RATE = 1.0
 
 
