@@ -24,6 +24,7 @@ from ressl import losses
 from ressl.cli import main
 from ressl.methods import ReSSL
 from ressl.nn import EMATeacher, MemoryQueue
+from ressl.recipes import Findings, choose_recipe
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -185,6 +186,8 @@ def test_the_figures_of_the_tutorial_are_those_of_its_record() -> None:
     assert f"batch {recipe['batch_size']}, queue {queue:,} and {recipe['epochs']} epochs" in words
     assert f"It trained for {record['seconds']:.0f} s" in words
     assert f"{recipe['image_size']} px and" in words
+    today = choose_recipe("folder", Findings(3680, 160, True))[0].linear.lr
+    assert f"a rate of {recipe['linear']['lr']:g}; a recipe chosen today says {today:g}." in words
 
 
 def test_the_tutorial_works_from_the_first_command_to_the_last(
