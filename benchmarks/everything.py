@@ -63,12 +63,7 @@ def measurements(data: Path, into: Path, runs: Path, photos: Path | None) -> lis
         Step("cost-cifar10", 4.0, [*cost, "cifar10", *to], warm=True),
         Step("cost-imagenet", 4.0, [*cost, *to], warm=True),
         Step("sides-cifar10", 2.0, [*bench, "cifar10", *to, "--parts", "sweeps:image_size"], piece=True),
-        Step(
-            "engines-r50",
-            2.5,
-            [*bench, "imagenet-r50", *to, "--parts", "engines:compile", "profile"],
-            piece=True,
-        ),
+        Step("engines-r50", 2.5, [*bench, "imagenet-r50", *to, "--parts", "engines:compile", "profile"], piece=True),
         Step("cost-5-crops", 2.5, [*cost, *to, "--only", "5 crops"], piece=True),
     ]
     if photos is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from ideas import of_ideas, of_linear
@@ -126,9 +127,10 @@ def of_step(record: Record) -> Iterator[str]:
             yield f"{row['name']}: {row['note']}.\n"
         if row["engine"].startswith("PIL") and not row.get("steady"):
             yield UNSTEADY_STEP
-    if spreads := {row["spread"]: row["name"] for row in rows if "spread" in row}:
+    if timed := [row for row in rows if "spread" in row]:
+        widest = max(timed, key=itemgetter("spread"))
         but = " (but one of PIL's)" if any(row["engine"].startswith("PIL") for row in rows) else ""
-        yield f"Five stretches each{but}, which lie {percent(max(spreads))} apart at most ({spreads[max(spreads)]}).\n"
+        yield f"Five stretches each{but}, which lie {percent(widest['spread'])} apart at most ({widest['name']}).\n"
     if "of_copy_ceiling" in reached.values():
         yield "Of the copy ceiling: what the convolutions must read and write at the least, each number once.\n"
 

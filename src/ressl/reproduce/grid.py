@@ -255,6 +255,11 @@ def short_lengths(table: Table, ledger: Ledger) -> list[int]:
     return sorted({table.quick_epochs, *short})
 
 
+def jobs_of_length(table: Table, ledger: Ledger, quick: int) -> list[Job]:
+    """A table's jobs for all seeds of a ledger: quick ones of so many epochs, or with 0 whole ones."""
+    return jobs(table, seeds=ledger.seeds or [0], quick=bool(quick), epochs=quick or None)
+
+
 def summaries(ledger: Ledger, planned: Sequence[Job]) -> list[tuple[Cell, Summary | None]]:
     """Every planned cell, and what the ledger has of its jobs."""
     of_cell: dict[tuple[str, str], list[Job]] = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ressl.reproduce.again import again
 from ressl.reproduce.differences import differences, not_measured
-from ressl.reproduce.grid import Job, Ledger, Summary, jobs, short_lengths
+from ressl.reproduce.grid import Job, Ledger, Summary, jobs_of_length, short_lengths
 from ressl.reproduce.pictures import COMPARED, Picture, compared, last_knn, pictures, title
 from ressl.reproduce.sections import folders, four_crops, in_code, other_ways, stopped, transfers
 from ressl.reproduce.tables import IMAGENET, TABLES, Cell, Table
@@ -26,7 +26,7 @@ neither. The command makes the number again: it trains and evaluates every seed,
 """
 
 COLUMNS = ["", "", "paper", "ours", "difference", "images/s", "minutes", "command"]
-RIGHT = dict.fromkeys(COLUMNS, "---:") | {"": "---", "command": "---"}
+ALIGNED = dict.fromkeys(COLUMNS, "---:") | {"": "---", "command": "---"}
 BASE = "MoCo v2"  # beside whose step those of others are put
 
 
@@ -70,7 +70,7 @@ class Measured(NamedTuple):
 
 def _measured(table: Table, ledger: Ledger, quick: int = 0) -> Measured:
     planned: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs(table, seeds=ledger.seeds or [0], quick=bool(quick), epochs=quick or None):
+    for job in jobs_of_length(table, ledger, quick):
         planned.setdefault((job.cell.row, job.cell.column), []).append(job)
     if quick:  # what is as long as ever stands in the whole table
         planned = {place: some for place, some in planned.items() if some[0].shortened}
@@ -99,7 +99,7 @@ def _table(found: Measured) -> Iterator[str]:
         if (summary := Summary.of(records := cells.get((cell.row, cell.column), []), cell)) is not None
     ]
     kept = [i for i, name in enumerate(COLUMNS) if not name or any(row[i] for row in rows)]
-    for row in ([COLUMNS, [RIGHT[name] for name in COLUMNS]] if rows else []) + rows:
+    for row in ([COLUMNS, [ALIGNED[name] for name in COLUMNS]] if rows else []) + rows:
         yield f"| {' | '.join(row[i] for i in kept)} |"
     if table.elsewhere and not quick:
         yield "\n" * bool(measured) + "Not made by this command:\n"

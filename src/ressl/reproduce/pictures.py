@@ -10,7 +10,7 @@ from typing import Any
 from ressl.methods import METHODS
 from ressl.recipes import get_recipe
 from ressl.report.plots import Line, line_panels
-from ressl.reproduce.grid import Ledger, jobs, short_lengths, summaries
+from ressl.reproduce.grid import Ledger, jobs_of_length, short_lengths, summaries
 from ressl.reproduce.ledger import identity
 from ressl.reproduce.tables import SETS, TABLE2, TABLE4, TEMPERATURE, TITLES, Cell, Table
 
@@ -124,7 +124,7 @@ def _ours(ledger: Ledger, table: Table, field: str) -> Iterator[Line]:
     if not any(record["recipe"]["data"] == table.cells[0].recipe for record in ledger):
         return
     for quick in (0, *short_lengths(table, ledger)):
-        planned = jobs(table, seeds=ledger.seeds, quick=bool(quick), epochs=quick or None)
+        planned = jobs_of_length(table, ledger, quick)
         points = [(cell.changes[field], s.last) for cell, s in summaries(ledger, planned) if s is not None]
         if len(points) >= FEWEST:
             yield Line(f"ours, {planned[0].recipe.epochs} epochs{', quick' if quick else ''}", sorted(points))
